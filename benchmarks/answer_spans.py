@@ -13,9 +13,9 @@ from typing import Any
 
 import machine
 
+from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.benchmarks.examples import QuestionExample
 from xlme_jax.data.benchmarks.featurize import encode, lost_answers
-from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
 

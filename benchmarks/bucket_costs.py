@@ -170,7 +170,7 @@ def _state(layers: int, vocabulary: int) -> Any:
 
     from xlme_jax.configuration import loading
     from xlme_jax.training import mesh as meshes
-    from xlme_jax.training import state as states
+    from xlme_jax.training import sharded_state as states
 
     bindings = [f"Encoder.num_layers = {layers}"]
     config = loading.load(["gin_configs/runs/xlm_base.gin"], bindings, "Train")

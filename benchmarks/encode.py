@@ -137,7 +137,7 @@ def write(folder: Path, system: str, shape: tuple[int, ...], texts: list[str]) -
     from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
     from xlme_jax.huggingface import writing
     from xlme_jax.training import mesh as meshes
-    from xlme_jax.training import state as states
+    from xlme_jax.training import sharded_state as states
 
     hidden, layers, size = shape
     run = folder / "run"

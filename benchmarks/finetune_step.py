@@ -143,7 +143,7 @@ def ours(shape: tuple[int, ...], file: str | None) -> dict[str, Callable[[], Any
     from xlme_jax.model.encoder import EncoderConfig
     from xlme_jax.objectives.finetune import STREAM, FineTuneConfig
     from xlme_jax.objectives.xlme import XLMConfig
-    from xlme_jax.training import state as states
+    from xlme_jax.training import sharded_state as states
 
     hidden, layers, vocabulary, rows, length = shape
     encoder = EncoderConfig(

@@ -32,6 +32,8 @@ from typing import Any
 import machine
 import numpy as np
 
+from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
+
 _VOCABULARY = 64_000
 _LANGUAGES = 100
 
@@ -82,19 +84,19 @@ def write(directory: Path, tasks: int, pairs: int) -> dict[str, int]:
         begin, rng, rows = time.monotonic(), np.random.default_rng(0), []
         for number in range(tasks):
             count = max(int(rng.lognormal(np.log(pairs), 2.0)), 4)
-            bitext = prepared.BitextWriter(directory, f"pair{number:04}", ["en", "fr"], _VOCABULARY)
+            bitext = BitextWriter(directory, f"pair{number:04}", ["en", "fr"], _VOCABULARY)
             lengths = np.clip(rng.lognormal(np.log(42), 0.5, count), 6, 400).astype(int)
             bitext.add_many(_examples(rng, lengths, sides=2), lengths)
             rows.append(bitext.close())
         for number in range(_LANGUAGES):
             count = max(int(rng.lognormal(np.log(200), 1.5)), 4)
-            text = prepared.MonolingualWriter(directory, f"text{number:03}", ["en"], _VOCABULARY)
+            text = MonolingualWriter(directory, f"text{number:03}", ["en"], _VOCABULARY)
             lengths = np.clip(rng.lognormal(np.log(300), 1, count), 10, 5000).astype(int)
             text.add_many(_examples(rng, lengths, sides=1), lengths)
             rows.append(text.close())
         model = directory / "drawn.model"
         model.write_bytes(b"no tokenizer: these tokens were drawn")
-        prepared.write_dataset(directory, rows, model, _VOCABULARY)
+        write_dataset(directory, rows, model, _VOCABULARY)
         print(f"Wrote the data set in {time.monotonic() - begin:.0f} s.")
     rows = prepared.PreparedDataset.load(directory).tasks
     examples = [row.examples for row in rows if row.kind == "bitext"]

@@ -41,7 +41,7 @@ from xlme_jax.data import cldr
 from xlme_jax.data.text.decompression import read_blocks, strip_compression
 from xlme_jax.data.text.reading import discover_documents
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 _BATCH = 256
 _CLDR_LANGUAGES = ("en", "ru", "zh", "de", "sw", "th", "ar", "hi")

@@ -169,7 +169,7 @@ def draw_matrices(options: argparse.Namespace) -> None:
     from xlme_jax.evaluation import encoding
     from xlme_jax.runs import trained
     from xlme_jax.training import mesh as meshes
-    from xlme_jax.training import state as states
+    from xlme_jax.training import sharded_state as states
 
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):

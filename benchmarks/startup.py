@@ -24,7 +24,7 @@ import machine
 ROOT = Path(__file__).parent.parent
 COMPILE = """
 import sys, time
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.configuration import loading
 from xlme_jax.training import loop, mesh
 import jax, numpy as np

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from xlme_jax.training import mesh
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 

@@ -27,7 +27,7 @@ import machine
 from xlme_jax import api
 from xlme_jax.data.vocabulary import Vocabulary, sentences
 from xlme_jax.preparation import vocabulary_text
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 _BARE = """
 import sys, sentencepiece

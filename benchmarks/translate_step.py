@@ -187,7 +187,7 @@ def translator(shape: Shape) -> Any:
     import jax.numpy as jnp
 
     from xlme_jax.model.encoder import EncoderConfig
-    from xlme_jax.objectives.translate import TranslateConfig
+    from xlme_jax.objectives.translator import TranslateConfig
     from xlme_jax.objectives.veco import VecoConfig
 
     encoder = EncoderConfig(
@@ -230,7 +230,7 @@ def train_step(shape: Shape, kind: str) -> Callable[[], Any]:
     """Returns a train step, which compiles at its first call."""
     from steps import TrainStep
 
-    from xlme_jax.objectives.translate import STREAM
+    from xlme_jax.objectives.translator import STREAM
 
     return TrainStep(translator(shape), {STREAM: packed(shape, training_pairs(shape, kind))})
 

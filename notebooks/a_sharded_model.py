@@ -103,7 +103,7 @@ for name, axes in meshes.LOGICAL_AXIS_RULES:
 
 # %%
 from xlme_jax.checkpoints.digests import leaf_name
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 objective = config.objective.build(config.vocab_size)
 optimizer = objective.optimizer(config.optimizer.build(config.loop.train_steps))

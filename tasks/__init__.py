@@ -40,8 +40,8 @@ import os
 from tasks import analyses, bitext, cc100, cldr, labelled, labelled_tfds, registration, tfds
 from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.preparation import sources as text_sources
-from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.labelled_source import FOLDER_VARIABLE
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 __all__ = ["analyses", "bitext", "cc100", "cldr", "labelled", "labelled_tfds", "tfds"]
 

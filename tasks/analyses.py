@@ -22,7 +22,7 @@ from pathlib import Path
 import seqio
 import tensorflow as tf
 
-from tasks import features, sources
+from tasks import features, seqio_sources
 from xlme_jax.data.benchmarks import labelled_rows, parallel_sets
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation.source_types import required_folder
@@ -56,8 +56,8 @@ def register(
     shared = features.as_vocabulary(vocabulary)
     if name == "wordalign":
         folders = [folder / corpus for corpus in parallel_sets.alignment_sets(folder)]
-        origins = ((sources.task_name(name, path.name), path) for path in folders)
-        sources.check_names(origins, "rename one")
+        origins = ((seqio_sources.task_name(name, path.name), path) for path in folders)
+        seqio_sources.check_names(origins, "rename one")
         names = [_add_links(path, shared) for path in folders]
     else:
         by_split = _languages(name, folder)
@@ -102,10 +102,12 @@ def _add_pairs(
 ) -> str:
     read = _tatoeba if name == "tatoeba" else _bucc
     shards = {
-        split: [sources.Shard(split, functools.partial(read, os.fspath(folder), code, split))]
+        split: [seqio_sources.Shard(split, functools.partial(read, os.fspath(folder), code, split))]
         for split in splits
     }
-    return sources.add_task(sources.task_name(name, code), shards, (code, "en"), vocabulary).name
+    return seqio_sources.add_task(
+        seqio_sources.task_name(name, code), shards, (code, "en"), vocabulary
+    ).name
 
 
 def _tatoeba(folder: str, code: str, split: str, report: ReadReport) -> Texts:
@@ -124,13 +126,15 @@ def _bucc(folder: str, code: str, split: str, report: ReadReport) -> Texts:
 def _add_links(folder: Path, vocabulary: features.XlmVocabulary) -> str:
     read = functools.partial(_linked, os.fspath(folder))
     languages = tuple(folder.name.split("_")[0].split("-")[:2])
-    name = sources.task_name("wordalign", folder.name)
+    name = seqio_sources.task_name("wordalign", folder.name)
     fields = (*features.BITEXT_FIELDS, *LINKS)
     links = seqio.Feature(seqio.PassThroughVocabulary(1 << 31), add_eos=False, dtype=tf.int32)
     seqio.TaskRegistry.remove(name)
     seqio.TaskRegistry.add(
         name,
-        source=sources.TextSource({"test": [sources.Shard("test", read)]}, languages, fields),
+        source=seqio_sources.TextSource(
+            {"test": [seqio_sources.Shard("test", read)]}, languages, fields
+        ),
         preprocessors=[encode_linked, seqio.CacheDatasetPlaceholder()],
         output_features={
             **features.output_features(features.BITEXT_FIELDS, vocabulary),

@@ -16,12 +16,12 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from tasks import features, labelled, labelled_tfds, sources, tfds
+from tasks import features, labelled, labelled_tfds, seqio_sources, tfds
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation import labelled_source, tokenizing
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import Shard, TextTask
 from xlme_jax.preparation.sources import SOURCES
 
@@ -104,7 +104,7 @@ def _kind(task: seqio.Task) -> str:
 
 def _shards(task: seqio.Task, split: str, modules: tuple[str, ...]) -> Iterator[Shard]:
     names, kind = task.source.list_shards(split), _kind(task)
-    if isinstance(task.source, sources.TextSource):
+    if isinstance(task.source, seqio_sources.TextSource):
         shards = list(task.source.shards(split))
     else:
         shards = [Shard(name, _unread, key=repr(task.source)) for name in names]
@@ -182,7 +182,7 @@ class _Registered:
 
     def _count(self, task: seqio.Task, report: ReadReport) -> None:
         """Adds the counts of the shard; sources of other projects have none."""
-        if isinstance(task.source, sources.TextSource):
+        if isinstance(task.source, seqio_sources.TextSource):
             name = task.source.shards(self.split)[self.number].name
             report.merge(task.source.reports.pop((self.split, name), ReadReport()))
 
@@ -194,7 +194,7 @@ def _with_causes(
     try:
         yield from examples
     except tf.errors.OpError as error:
-        cause = task.source.error if isinstance(task.source, sources.TextSource) else None
+        cause = task.source.error if isinstance(task.source, seqio_sources.TextSource) else None
         if cause is None:
             raise
         raise cause from error

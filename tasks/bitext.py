@@ -1,7 +1,8 @@
 """Files of translation pairs as tasks `bitext_<lang>_<lang>`, and the mixture `bitext` of them.
 
-Reads the Moses files, OPUS zips, TSV, TMX and multi-way files that `xlme_jax.data.text.bitext`
-finds in a folder; all files of a pair form one task. The two languages of a pair are in
+Reads the Moses files, OPUS zips, TSV, TMX and multi-way files that
+`xlme_jax.data.text.pair_readers` finds in a folder; all files of a pair form one task. The two
+languages of a pair are in
 alphabetical order; training keeps it, or swaps them at random if `PairStream.flip` is set.
 """
 
@@ -11,8 +12,8 @@ import os
 from collections.abc import Collection
 
 from tasks import features, mixtures, registration
-from xlme_jax.data.text.bitext import discover_bitext
 from xlme_jax.data.text.held_out import HeldOutText
+from xlme_jax.data.text.pair_readers import discover_bitext
 from xlme_jax.preparation.file_sources import pair_tasks
 from xlme_jax.preparation.source_types import required_folder
 from xlme_jax.preparation.sources import SOURCES
@@ -47,7 +48,7 @@ def register(
       held_out: Selects the split "validation"; None: no such split.
       tsv_columns: See `xlme_jax.data.text.bitext_files.BitextSource.columns`.
       shuffle_pairs: Whether each text of the split "train" gets the partner of another one in its
-        file (`xlme_jax.preparation.examples.mismatched_pairs`), as a control.
+        file (`xlme_jax.preparation.raw_examples.mismatched_pairs`), as a control.
 
     Returns:
       `[name]`.

@@ -9,7 +9,7 @@ import os
 
 from tasks import features, mixtures, registration
 from xlme_jax.preparation.cldr_source import find_cldr
-from xlme_jax.preparation.config import CldrCorpus
+from xlme_jax.preparation.prepare_config import CldrCorpus
 
 
 def register(

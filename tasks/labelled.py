@@ -19,9 +19,9 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from tasks import features, mixtures, sources
+from tasks import features, mixtures, seqio_sources
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.registry import BENCHMARKS, benchmark
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, benchmark
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation import labelled_source
 from xlme_jax.preparation.tokenizing import BATCH_SIZE
@@ -30,7 +30,7 @@ FIELD = "example"
 STRIDE = 128
 
 
-class LabelledSource(sources.TextSource):
+class LabelledSource(seqio_sources.TextSource):
     """Labelled examples, as JSON, in shards.
 
     Attributes:
@@ -39,7 +39,7 @@ class LabelledSource(sources.TextSource):
 
     def __init__(
         self,
-        splits: Mapping[str, Sequence[sources.Shard]],
+        splits: Mapping[str, Sequence[seqio_sources.Shard]],
         languages: Sequence[str],
         benchmark: str,
     ):

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tasks import features, labelled, mixtures
 from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, TYDIQA_NAMES, Benchmark, benchmark
 from xlme_jax.data.benchmarks.examples import (
     Answer,
     Example,
@@ -27,9 +28,8 @@ from xlme_jax.data.benchmarks.examples import (
     TaggedExample,
     TextExample,
 )
-from xlme_jax.data.benchmarks.official.files import TRANSLATED
-from xlme_jax.data.benchmarks.official.parts import is_held_out
-from xlme_jax.data.benchmarks.registry import BENCHMARKS, TYDIQA_NAMES, Benchmark, benchmark
+from xlme_jax.data.benchmarks.official.finding import TRANSLATED
+from xlme_jax.data.benchmarks.official.random_splits import is_held_out
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation import labelled_source
 from xlme_jax.preparation.labelled_source import LabelledTask

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import seqio
 
-from tasks import sources
+from tasks import seqio_sources
 from xlme_jax.data.batches import mixing
 from xlme_jax.data.prepared import PreparedDataset
 
@@ -79,7 +79,7 @@ def example_counts(
 
 
 def _file_bytes(task: seqio.Task, split: str) -> int:
-    shards = task.source.shards(split) if isinstance(task.source, sources.TextSource) else ()
+    shards = task.source.shards(split) if isinstance(task.source, seqio_sources.TextSource) else ()
     total = sum(file.stat().st_size for shard in shards for file in shard.files)
     if not total:
         raise ValueError(

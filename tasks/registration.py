@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from tasks import features, mixtures, sources
+from tasks import features, mixtures, seqio_sources
 from xlme_jax.preparation.source_types import TextTask
 
 
@@ -29,7 +29,7 @@ def register(
     shared = features.as_vocabulary(vocabulary)
     groups: dict[str, list[str]] = {}
     for task in tasks:
-        sources.add_task(task.task, task.splits, task.languages, shared, task.num_examples)
+        seqio_sources.add_task(task.task, task.splits, task.languages, shared, task.num_examples)
         groups.setdefault(task.mixture, []).append(task.task)
     return [
         mixtures.add_mixture(name, names, alpha, prepared).name for name, names in groups.items()

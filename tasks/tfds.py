@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import seqio
 
-from tasks import features, mixtures, sources
+from tasks import features, mixtures, seqio_sources
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation.source_types import Shard, TextTask
 from xlme_jax.preparation.tfds_source import TfdsText, find_tfds
@@ -32,7 +32,7 @@ def register(
     text: TfdsText, vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None
 ) -> str:
     """Registers one task, replacing one of the same name, and returns its name."""
-    return sources.add_tfds_task(text, features.as_vocabulary(vocabulary)).name
+    return seqio_sources.add_tfds_task(text, features.as_vocabulary(vocabulary)).name
 
 
 def register_all(
@@ -71,7 +71,7 @@ def find(lines: Sequence[str]) -> list[TextTask]:
     """
     tasks = []
     for text in find_tfds(lines):
-        source = sources.LanguageTfdsSource(text.name, text.languages)
+        source = seqio_sources.LanguageTfdsSource(text.name, text.languages)
         # Beam's workers do not have the variables of the command.
         folder = os.environ.get("TFDS_DATA_DIR")
         splits = {}
@@ -109,7 +109,7 @@ def read(
         split, shuffle_files=False, shard_info=shard
     )
     names = [f"text_{number}" for number in range(len(text.fields))]
-    dataset = sources.choose_fields(dataset, dict(zip(names, text.fields)))
+    dataset = seqio_sources.choose_fields(dataset, dict(zip(names, text.fields)))
     for batch in dataset.batch(BATCH_SIZE).prefetch(2).as_numpy_iterator():
         for texts in zip(*(batch[name] for name in names)):
             report.read += 1

@@ -10,7 +10,7 @@ import pytest
 from helpers import tiny
 
 from xlme_jax.configuration import loading
-from xlme_jax.data import prepared
+from xlme_jax.data.prepared.writer import BitextWriter, write_dataset
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -229,13 +229,13 @@ def test_dictionary_of_a_prepared_data_set(tmp_path):
     write_vocabulary(vocabulary, tmp_path / "v.model")
     for split in ("train", "validation"):
         size = len(vocabulary)
-        writer = prepared.BitextWriter(folder, "en-fr", ("en", "fr"), size, split=split)
+        writer = BitextWriter(folder, "en-fr", ("en", "fr"), size, split=split)
         for unit, (english, french) in enumerate(zip(*texts)):
             if french and (unit % 20 == 19) == (split == "validation"):
                 sides = vocabulary.encode(english), vocabulary.encode(french)
                 writer.add([0, *sides[0], 2, *sides[1], 2])
         rows.append(writer.close())
-    prepared.write_dataset(folder, rows, tmp_path / "v.model", len(vocabulary))
+    write_dataset(folder, rows, tmp_path / "v.model", len(vocabulary))
     found, _ = run("dictionary", tmp_path, f"--data_dir={folder}", "--languages=fr")
     assert found["pairs"] == raw["pairs"]
     assert found["pairs"]["en-fr"]["held out"]["pairs"] == 20

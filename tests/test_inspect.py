@@ -7,7 +7,7 @@ import sys
 
 from helpers import tiny
 
-from xlme_jax.runs import inspecting
+from xlme_jax.runs import batch_inspection
 from xlme_jax.studies.reports import batch_text
 
 
@@ -21,7 +21,9 @@ def test_the_command_prints_and_writes_the_batch(tmp_path, tiny_data):
     past, missing = ([*flags, "--step=21"], [*flags, f"--gin.DATA_DIR='{tmp_path}/no'"])
     done, beyond, nothing = tiny.run_each("inspect", good, past, missing)
     assert done.returncode == 0, done.stderr
-    expected = inspecting.inspect_batch(runs.load(tmp_path / "run", tiny_data, objective="xlm"), 3)
+    expected = batch_inspection.inspect_batch(
+        runs.load(tmp_path / "run", tiny_data, objective="xlm"), 3
+    )
     assert done.stdout == expected.text(2)
     assert "\x1b" not in done.stdout and "[" in done.stdout
     assert page.read_text() == expected.html(2)

@@ -31,8 +31,8 @@ from xlme_jax.data.vocabulary import (
     write_vocabulary,
 )
 from xlme_jax.preparation import preparing, settings, tokenizing
-from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.jobs import list_jobs
+from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.storage import locks
 
 pytest.importorskip("seqio")

@@ -3,7 +3,7 @@ import pytest
 from helpers import tiny
 
 from tests.data.test_pipeline import complete, fill, pair
-from xlme_jax.data import prepared
+from xlme_jax.data.prepared.writer import BitextWriter
 
 PAIRS = {("en", "pt-br"): 9, ("en", "sw"): 6, ("pt-br", "sw"): 3, ("en", "zh-hant"): 4}
 PAIRS[("sw", "zh-hant")] = 2
@@ -14,7 +14,7 @@ def data(tmp_path_factory):
     directory, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     rows = []
     for (one, other), count in PAIRS.items():
-        writer = prepared.BitextWriter(directory, f"x_{one}_{other}", [one, other], 300)
+        writer = BitextWriter(directory, f"x_{one}_{other}", [one, other], 300)
         rows.append(fill(writer, [pair(rng, 9) for _ in range(count)]))
     return complete(directory, rows).directory
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xlme_jax.data.prepared import TaskInfo
-    from xlme_jax.preparation.config import PrepareConfig
-    from xlme_jax.preparation.inspecting import Content
+    from xlme_jax.preparation.prepare_config import PrepareConfig
     from xlme_jax.preparation.source_types import LanguageText
     from xlme_jax.preparation.sources import SeqioTasks
+    from xlme_jax.preparation.text_measures import Content
+    from xlme_jax.runs.batch_inspection import InspectedBatch
     from xlme_jax.runs.configured import RunConfig
-    from xlme_jax.runs.inspecting import InspectedBatch
     from xlme_jax.runs.models import Model
     from xlme_jax.training.mesh import MeshConfig
     from xlme_jax.training.stopping import NeverStop
@@ -113,10 +113,10 @@ def inspect_batch(
     Raises:
       ValueError: the run has no such step, data is missing, or the weights do not fit.
     """
-    from xlme_jax.runs import inspecting
+    from xlme_jax.runs import batch_inspection
 
     weights = None if checkpoint is None else os.fspath(checkpoint)
-    return inspecting.inspect_batch(config.train, step, weights, config.prepare_command)
+    return batch_inspection.inspect_batch(config.train, step, weights, config.prepare_command)
 
 
 def load(
@@ -186,9 +186,9 @@ def inspect_text(
     Raises:
       ValueError: Something is missing or unreadable, or a task needs SeqIO to be read.
     """
-    from xlme_jax.preparation import inspecting
+    from xlme_jax.preparation import text_measures
 
-    return inspecting.inspect(config, texts, identify)
+    return text_measures.inspect(config, texts, identify)
 
 
 def find_text(config: PrepareConfig) -> list[LanguageText]:

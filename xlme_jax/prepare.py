@@ -62,7 +62,7 @@ from xlme_jax.configuration import source_flags, worker_flags
 from xlme_jax.data import prepared
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.preparation import sources
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import setting
 from xlme_jax.storage.paths import as_path
 

@@ -251,9 +251,11 @@ def _report(
 ) -> None:
     """Measures vocabularies on the text of each language; writes the table and the picture."""
     from xlme_jax.studies.reports import vocabulary_fits
-    from xlme_jax.vocabularies import measures
+    from xlme_jax.vocabularies import vocabulary_measures
 
-    fits = measures.measure_languages(vocabularies, texts, _CANDIDATE_BYTES.value, _SEED.value)
+    fits = vocabulary_measures.measure_languages(
+        vocabularies, texts, _CANDIDATE_BYTES.value, _SEED.value
+    )
     vocabulary_fits.write(as_path(folder), fits, allocated)
     print(vocabulary_fits.summary(fits))
     print(f"{folder}: {vocabulary_fits.TABLE}, {vocabulary_fits.PICTURE}", file=sys.stderr)

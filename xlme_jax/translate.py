@@ -33,7 +33,7 @@ from absl import flags
 from xlme_jax.configuration import command_line
 from xlme_jax.data.text.lines import in_one_line, read_lines, split_lines
 from xlme_jax.evaluation.beam_search import BeamSearch
-from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.evaluation.random_translations import Sampling
 from xlme_jax.evaluation.translation_scores import (
     bleu,
     compare,
@@ -141,7 +141,12 @@ def main() -> None:
         written = _scores(lines, name, _SCORE.value, mesh)
     else:
         translated = translate(
-            *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
+            _CHECKPOINT.value,
+            lines,
+            _TARGET.value,
+            search,
+            _N_BEST.value,
+            _VOCABULARY.value,
             name=name,
             scripts=_SCRIPTS.value,
             mesh=mesh,
@@ -226,7 +231,11 @@ def _listed(names: set[str]) -> str:
 def _scores(lines: Sequence[str], name: str, path: str, mesh: MeshConfig | None) -> list[str]:
     """Returns the output's lines for the translations in a file."""
     scores = score(
-        *(_CHECKPOINT.value, lines, read_lines(path), _TARGET.value, _VOCABULARY.value),
+        _CHECKPOINT.value,
+        lines,
+        read_lines(path),
+        _TARGET.value,
+        _VOCABULARY.value,
         names=(name, path),
         mesh=mesh,
     )

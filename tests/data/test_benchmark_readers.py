@@ -11,6 +11,7 @@ from helpers import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, benchmark
 from xlme_jax.data.benchmarks.examples import (
     KINDS,
     NO_LABEL,
@@ -19,8 +20,7 @@ from xlme_jax.data.benchmarks.examples import (
     TaggedExample,
     TextExample,
 )
-from xlme_jax.data.benchmarks.official.tables import _unquoted
-from xlme_jax.data.benchmarks.registry import BENCHMARKS, benchmark
+from xlme_jax.data.benchmarks.official.tabular import _unquoted
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.evaluation.scores import METRICS
 

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.data.text.bitext import (
+from xlme_jax.data.text.pair_readers import (
     BitextSource,
     discover_bitext,
     group_by_pair,

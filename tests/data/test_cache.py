@@ -3,8 +3,8 @@ import os
 
 import pytest
 
-from xlme_jax.data.prepared.cache import LocalCopies
 from xlme_jax.data.prepared.format import FileInfo, PreparedDataError
+from xlme_jax.data.prepared.local_copies import LocalCopies
 
 
 @pytest.fixture

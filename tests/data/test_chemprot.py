@@ -4,8 +4,8 @@ import pytest
 from helpers.chemprot_files import BODY, NAMES, TITLE, entity_rows, write
 
 from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.benchmarks.official.chemprot import GROUPS, NONE, TYPES
-from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.data.text.reading import DataError, ReadReport
 
 

@@ -11,6 +11,7 @@ from helpers import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.benchmarks.examples import (
     IGNORED,
     Answer,
@@ -26,7 +27,6 @@ from xlme_jax.data.benchmarks.featurize import (
     lost_answers,
     truncated,
 )
-from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import SPACES, train_vocabulary
 

@@ -18,6 +18,7 @@ from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import PairStream, TextStream
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, reader
 from xlme_jax.data.prepared import format as prepared_format
+from xlme_jax.data.prepared.writer import write_dataset
 from xlme_jax.storage.sealed_json import seal
 
 COMMAND = "python -m xlme_jax.prepare --tasks=cc100 '--cc100_dir=my texts' --output=data"
@@ -31,7 +32,7 @@ def original(tiny_data, tmp_path_factory):
     shutil.copytree(tiny_data, directory, dirs_exist_ok=True)
     dataset = PreparedDataset.load(directory)
     model, size = dataset.vocabulary_path, dataset.vocabulary_size
-    prepared.write_dataset(directory, dataset.tasks, model, size, COMMAND)
+    write_dataset(directory, dataset.tasks, model, size, COMMAND)
     settings = {"format": prepared_format.FORMAT, "settings": {}, "command": COMMAND}
     (directory / "prepare.json").write_bytes(seal(settings))
     (directory / "random.model").unlink()

@@ -12,6 +12,7 @@ from xlme_jax.data import prepared
 from xlme_jax.data.batches.one_pass import one_pass
 from xlme_jax.data.batches.pair_layouts import Sides
 from xlme_jax.data.batches.streams import LabelledStream, PairStream, TextStream, held_out_tasks
+from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 
 LENGTH = 64
 MONOLINGUAL = TextStream("monolingual", rows=4, length=LENGTH)
@@ -41,19 +42,19 @@ def data(tmp_path_factory):
     rows = []
     for split in ("train", "validation"):
         for name, lengths in documents.items():
-            writer = prepared.MonolingualWriter(directory, name, [name], 300, split=split)
+            writer = MonolingualWriter(directory, name, [name], 300, split=split)
             rows.append(fill(writer, [document(rng, n) for n in lengths]))
         for languages, lengths in pairs.items():
             name = "-".join(languages)
-            writer = prepared.BitextWriter(directory, name, languages, 300, split=split)
+            writer = BitextWriter(directory, name, languages, 300, split=split)
             rows.append(fill(writer, [pair(rng, n) for n in lengths]))
-    writer = prepared.BitextWriter(directory, "empty", ("en", "de"), 300, split="validation")
+    writer = BitextWriter(directory, "empty", ("en", "de"), 300, split="validation")
     rows.append(writer.close())
-    writer = prepared.BitextWriter(directory, "fr-sw", ("fr", "sw"), 300)
+    writer = BitextWriter(directory, "fr-sw", ("fr", "sw"), 300)
     rows.append(fill(writer, [pair(rng, 9)]))
     model = directory / "some.model"
     model.write_bytes(b"not really a model")
-    prepared.write_dataset(directory, rows, model, 300)
+    write_dataset(directory, rows, model, 300)
     return prepared.PreparedDataset.load(directory)
 
 
@@ -205,10 +206,10 @@ def test_which_tasks_are_held_out(data):
 
 def test_a_pass_without_a_row_is_refused(tmp_path):
     rng = np.random.default_rng(0)
-    writer = prepared.BitextWriter(tmp_path, "long", ("en", "fr"), 300, split="validation")
+    writer = BitextWriter(tmp_path, "long", ("en", "fr"), 300, split="validation")
     row = fill(writer, [pair(rng, LENGTH + 1) for _ in range(6)])
     (tmp_path / "some.model").write_bytes(b"not really a model")
-    prepared.write_dataset(tmp_path, [row], tmp_path / "some.model", 300)
+    write_dataset(tmp_path, [row], tmp_path / "some.model", 300)
     long = prepared.PreparedDataset.load(tmp_path)
     with pytest.raises(ValueError, match="'bitext': none of the 6 pairs of long fits length=64"):
         held_out(long, BITEXT)

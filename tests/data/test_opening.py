@@ -15,10 +15,10 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.configuration import files as gin_files
+from xlme_jax.configuration import gin_files as gin_files
 from xlme_jax.data.benchmarks import parallel_sets
 from xlme_jax.data.benchmarks.official import squad
-from xlme_jax.data.text import bitext, held_out, row_lines, sgm
+from xlme_jax.data.text import held_out, pair_readers, row_lines, sgm
 from xlme_jax.data.text.decompression import DataError, read_blocks
 from xlme_jax.data.text.lines import read_lines, split_lines
 from xlme_jax.data.text.opening import (
@@ -59,7 +59,7 @@ def test_lines_are_the_same_in_every_form(tmp_path, suffix, mark, end, final):
     path.write_bytes(COMPRESS[suffix](mark + encoded(LINES, ENDS[end], final)))
     assert read_lines(str(path)) == LINES
     assert read_text(path) == "\n".join(LINES) + "\n" * final
-    assert bitext.count_lines(path) == len(LINES)
+    assert pair_readers.count_lines(path) == len(LINES)
     report = ReadReport()
     found = list(byte_lines(read_blocks(path), "x", report))
     assert found == [line.encode() for line in LINES]
@@ -162,7 +162,12 @@ OTHERS = {
 def test_other_encodings_are_refused_with_the_remedy(tmp_path, encoding, text):
     path = tmp_path / "x.txt.gz"
     path.write_bytes(gzip.compress(text.encode(encoding)))
-    for read in (read_lines, read_text, bitext.count_lines, lambda name: list(open_text(name))):
+    for read in (
+        read_lines,
+        read_text,
+        pair_readers.count_lines,
+        lambda name: list(open_text(name)),
+    ):
         with pytest.raises(DataError, match=rf"x\.txt\.gz: {OTHERS[encoding]}"):
             read(str(path))
 
@@ -231,24 +236,24 @@ def test_pairs_in_files_of_returns(tmp_path):
     (tmp_path / "pairs.jsonl").write_bytes(cr(rows))
     rows = "de,en\n" + "".join(f"{a},{b}\n" for a, b in expected)
     (tmp_path / "pairs.csv").write_bytes(cr(rows))
-    sources = bitext.discover_bitext(tmp_path)
+    sources = pair_readers.discover_bitext(tmp_path)
     assert sorted(source.kind for source in sources) == ["moses", "tsv", "zip"]
     for name in ("pairs.jsonl", "pairs.csv"):
-        sources.append(bitext.BitextSource("de", "en", "table", (tmp_path / name,)))
+        sources.append(pair_readers.BitextSource("de", "en", "table", (tmp_path / name,)))
     for source in sources:
-        assert list(bitext.read_bitext(source)) == expected, source
+        assert list(pair_readers.read_bitext(source)) == expected, source
 
 
 def test_scores_and_ids_in_files_of_returns(tmp_path):
     for name, text in {"en": "a\nb\nc\n", "sw": "x\ny\nz\n", "scores": "1\n0\n1\n"}.items():
         (tmp_path / f"m.en-sw.{name}").write_bytes(cr(text))
-    (source,) = bitext.discover_bitext(tmp_path, min_score=0.5)
-    assert list(bitext.read_bitext(source)) == [("a", "x"), ("c", "z")]
+    (source,) = pair_readers.discover_bitext(tmp_path, min_score=0.5)
+    assert list(pair_readers.read_bitext(source)) == [("a", "x"), ("c", "z")]
     folder = tmp_path / "multi"
     folder.mkdir()
     for name, text in {"en": "a\nb\n", "sw": "x\ny\n", "ids": "1\n2\n"}.items():
         (folder / f"{name}.txt").write_bytes(cr(text))
-    assert list(bitext.read_multiway(folder, "en", "sw")) == [("a", "x"), ("b", "y")]
+    assert list(pair_readers.read_multiway(folder, "en", "sw")) == [("a", "x"), ("b", "y")]
     assert list(held_out._stripped_lines(folder / "ids.txt")) == ["1", "2"]
 
 
@@ -307,7 +312,7 @@ def test_tmx_in_utf16_without_a_mark_is_read(tmp_path):
     text = f'<?xml version="1.0" encoding="UTF-16"?><tmx><body><tu>{unit}</tu></body></tmx>'
     for encoding in ("utf-16-le", "utf-16-be", "utf-16"):
         (tmp_path / "x.tmx").write_bytes(text.encode(encoding))
-        assert list(bitext.read_tmx(tmp_path / "x.tmx", "en", "ru")) == [("one", "один")]
+        assert list(pair_readers.read_tmx(tmp_path / "x.tmx", "en", "ru")) == [("one", "один")]
 
 
 def test_one_module_opens_text():
@@ -319,7 +324,7 @@ def test_one_module_opens_text():
             for room in ("data/text", "data/benchmarks")
             for file in (ROOT / room).rglob("*.py")
         ),
-        *(ROOT / name for name in ("report.py", "translate.py", "configuration/files.py")),
+        *(ROOT / name for name in ("report.py", "translate.py", "configuration/gin_files.py")),
     ]
     pattern = re.compile(r"BOM_UTF|utf-8-sig|\.read_text\(|path[^\n]*\)\.splitlines\(")
     found = {str(file.relative_to(ROOT)) for file in outside if pattern.search(file.read_text())}

@@ -10,9 +10,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.data.test_pipeline import LENGTH, complete, fill, iterate, pair, take
-from xlme_jax.data import prepared
 from xlme_jax.data.batches import mixing, pair_sampling
 from xlme_jax.data.batches.streams import PairStream
+from xlme_jax.data.prepared.writer import BitextWriter
 
 SINKHORN = PairStream("b", rows=4, length=LENGTH, sampling="sinkhorn", alpha=0.7)
 
@@ -238,10 +238,10 @@ def data(tmp_path_factory):
     directory, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     rows = []
     for (one, other), count in PAIRS.items():
-        writer = prepared.BitextWriter(directory, f"x_{one}_{other}", [one, other], 300)
+        writer = BitextWriter(directory, f"x_{one}_{other}", [one, other], 300)
         rows.append(fill(writer, [pair(rng, 9) for _ in range(count)]))
     # A second task of the pair en-fr, told the other way round.
-    writer = prepared.BitextWriter(directory, "y_fr_en", ["fr", "en"], 300)
+    writer = BitextWriter(directory, "y_fr_en", ["fr", "en"], 300)
     rows.append(fill(writer, [pair(rng, 9) for _ in range(20)]))
     return complete(directory, rows)
 
@@ -299,7 +299,7 @@ def test_pairs_that_never_fit_take_no_share_from_their_languages(tmp_path, caplo
     rng, rows = np.random.default_rng(0), []
     for (one, other), count in PAIRS.items():
         length = 60 if {one, other} == {"fr", "sw"} else 9
-        writer = prepared.BitextWriter(tmp_path, f"x_{one}_{other}", [one, other], 300)
+        writer = BitextWriter(tmp_path, f"x_{one}_{other}", [one, other], 300)
         rows.append(fill(writer, [pair(rng, length) for _ in range(count)]))
     data = complete(tmp_path, rows)
     stream = dataclasses.replace(SINKHORN, length=40, alpha=0.9)
@@ -343,7 +343,7 @@ def test_the_last_digits_of_a_solver_change_no_order(pairs, tmp_path, monkeypatc
     """Includes equal pairs, only some of which get an additional draw in a block."""
     rng, rows = np.random.default_rng(0), []
     for (one, other), count in pairs.items():
-        writer = prepared.BitextWriter(tmp_path, f"{one}_{other}", [one, other], 300)
+        writer = BitextWriter(tmp_path, f"{one}_{other}", [one, other], 300)
         rows.append(fill(writer, [pair(rng, 9) for _ in range(count)]))
     data = complete(tmp_path, rows)
     state = iterate(data, [SINKHORN]).get_state()

@@ -10,6 +10,7 @@ import pytest
 from xlme_jax.data import prepared
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import PairStream, TextStream, stream_tasks
+from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 
 LENGTH = 64
 MONOLINGUAL = TextStream("monolingual", rows=4, length=LENGTH)
@@ -31,10 +32,10 @@ def build(directory, *, monolingual=None, bitext=None, **options):
     """Writes a data set; tasks are lists of id lists."""
     rows = []
     for name, examples in (monolingual or {}).items():
-        writer = prepared.MonolingualWriter(directory, name, ["en"], 300, **options)
+        writer = MonolingualWriter(directory, name, ["en"], 300, **options)
         rows.append(fill(writer, examples))
     for name, examples in (bitext or {}).items():
-        writer = prepared.BitextWriter(directory, name, ["en", "fr"], 300, **options)
+        writer = BitextWriter(directory, name, ["en", "fr"], 300, **options)
         rows.append(fill(writer, examples))
     return complete(directory, rows)
 
@@ -48,7 +49,7 @@ def fill(writer, examples):
 def complete(directory, rows):
     model = directory / "some.model"
     model.write_bytes(b"not really a model")
-    prepared.write_dataset(directory, rows, model, 300)
+    write_dataset(directory, rows, model, 300)
     return prepared.PreparedDataset.load(directory)
 
 
@@ -374,7 +375,7 @@ def test_patterns_choose_tasks(data):
 def test_validation_is_a_split_of_its_own(tmp_path):
     rows = []
     for split, token in (("train", 5), ("validation", 6)):
-        writer = prepared.BitextWriter(tmp_path, "en-fr", ["en", "fr"], 300, split=split)
+        writer = BitextWriter(tmp_path, "en-fr", ["en", "fr"], 300, split=split)
         rows.append(fill(writer, [[0, token, 2, token, 2]] * 5))
     data = complete(tmp_path, rows)
     for split, token in (("train", 5), ("validation", 6)):

@@ -8,11 +8,11 @@ import pytest
 
 from tests.data.test_pipeline import complete, fill, iterate, pair
 from tests.data.test_pipeline_layouts import texts
-from xlme_jax.data import prepared
 from xlme_jax.data.batches.one_pass import one_pass
 from xlme_jax.data.batches.pair_layouts import Translations
 from xlme_jax.data.batches.streams import PairStream, held_out_tasks
 from xlme_jax.data.prepared import PreparedDataError
+from xlme_jax.data.prepared.writer import BitextWriter
 
 LANGUAGES = ("en", "fr", "sw")
 STREAM = PairStream("b", rows=4, length=64, layout=Translations(LANGUAGES))
@@ -31,7 +31,7 @@ def data(tmp_path_factory):
     }
     folder, rows = tmp_path_factory.mktemp("data"), []
     for name, found in pairs.items():
-        writer = prepared.BitextWriter(folder, name, name.split("-"), 300)
+        writer = BitextWriter(folder, name, name.split("-"), 300)
         rows.append(fill(writer, found))
     return complete(folder, rows)
 

@@ -12,6 +12,7 @@ from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.row_lengths import row_length
 from xlme_jax.data.batches.streams import LabelledStream, TextStream
 from xlme_jax.data.benchmarks.examples import IGNORED
+from xlme_jax.data.prepared.writer import LabelledWriter, MonolingualWriter, write_dataset
 
 LENGTH = 24
 SIZES = {"xnli_de": 50, "xnli_en": 9, "xnli_sw": 3}
@@ -22,7 +23,7 @@ def write(directory, labels, sizes=SIZES, longest=LENGTH):
     rng = np.random.default_rng(0)
     rows: list[prepared.TaskInfo] = []
     for number, (name, count) in enumerate(sizes.items()):
-        writer = prepared.LabelledWriter(directory, name, [name[-2:]], 500, labels=labels)
+        writer = LabelledWriter(directory, name, [name[-2:]], 500, labels=labels)
         for index in range(count):
             length = longest if not index else int(rng.integers(5, longest + 1))
             words = rng.integers(100, 499, length - 4).tolist()
@@ -31,7 +32,7 @@ def write(directory, labels, sizes=SIZES, longest=LENGTH):
             writer.add([0, 10 + number, 20 + index, *words, 2], [value] * labelled)
         rows.append(writer.close())
     (directory / "m").write_bytes(b"m")
-    prepared.write_dataset(directory, rows, directory / "m", 500)
+    write_dataset(directory, rows, directory / "m", 500)
     return prepared.PreparedDataset.load(directory)
 
 
@@ -183,11 +184,11 @@ def test_rows_that_are_too_short_name_the_remedy(data):
 def test_tasks_of_one_stream_have_labels_of_one_sort(tmp_path):
     rows = []
     for name, labels in (("sst2", "one"), ("udpos", "tokens")):
-        writer = prepared.LabelledWriter(tmp_path, name, ["en"], 500, labels=labels)
+        writer = LabelledWriter(tmp_path, name, ["en"], 500, labels=labels)
         writer.add([0, 9, 2], [1] if labels == "one" else [1, 2, 3])
         rows.append(writer.close())
     (tmp_path / "m").write_bytes(b"m")
-    prepared.write_dataset(tmp_path, rows, tmp_path / "m", 500)
+    write_dataset(tmp_path, rows, tmp_path / "m", 500)
     mixed = prepared.PreparedDataset.load(tmp_path)
     with pytest.raises(prepared.PreparedDataError, match="sst2: one, udpos: tokens"):
         iterate(mixed)
@@ -199,13 +200,13 @@ def test_tasks_of_one_stream_have_labels_of_one_sort(tmp_path):
 
 def test_beside_other_streams(data, tmp_path):
     writers = [
-        prepared.LabelledWriter(tmp_path, "sst2", ["en"], 500, labels="one"),
-        prepared.MonolingualWriter(tmp_path, "en", ["en"], 500),
+        LabelledWriter(tmp_path, "sst2", ["en"], 500, labels="one"),
+        MonolingualWriter(tmp_path, "en", ["en"], 500),
     ]
     writers[0].add([0, 9, 2], [1])
     writers[1].add([0, 9, 9, 2])
     (tmp_path / "m").write_bytes(b"m")
-    prepared.write_dataset(tmp_path, [w.close() for w in writers], tmp_path / "m", 500)
+    write_dataset(tmp_path, [w.close() for w in writers], tmp_path / "m", 500)
     streams = [
         LabelledStream("labelled", rows=2, length=8),
         TextStream("monolingual", rows=2, length=8),

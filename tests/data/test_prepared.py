@@ -5,6 +5,13 @@ import numpy as np
 import pytest
 
 from xlme_jax.data import prepared
+from xlme_jax.data.prepared.writer import (
+    BitextWriter,
+    MonolingualWriter,
+    finished_task,
+    merge_parts,
+    write_dataset,
+)
 from xlme_jax.storage.sealed_json import seal
 
 VOCABULARY = 300
@@ -24,15 +31,15 @@ def build(directory, *, monolingual=(), bitext=(), vocabulary_size=VOCABULARY, *
     """Writes a data set; `monolingual` and `bitext` map task names to lists of id lists."""
     rows = []
     for name, examples in dict(monolingual).items():
-        writer = prepared.MonolingualWriter(directory, name, ["en"], vocabulary_size, **options)
+        writer = MonolingualWriter(directory, name, ["en"], vocabulary_size, **options)
         rows.append(fill(writer, examples))
     for name, examples in dict(bitext).items():
-        writer = prepared.BitextWriter(directory, name, ["en", "fr"], vocabulary_size, **options)
+        writer = BitextWriter(directory, name, ["en", "fr"], vocabulary_size, **options)
         rows.append(fill(writer, examples))
     model = directory / "some.model"
     directory.mkdir(parents=True, exist_ok=True)
     model.write_bytes(b"not really a model")
-    prepared.write_dataset(directory, rows, model, vocabulary_size)
+    write_dataset(directory, rows, model, vocabulary_size)
     return prepared.PreparedDataset.load(directory)
 
 
@@ -93,14 +100,14 @@ def test_parts_written_by_several_workers_join(tmp_path):
     pairs = [[pair(rng, 20) for _ in range(n)] for n in (3, 0, 4)]
     parts = {"en": [], "en-fr": []}
     for i in range(3):
-        writer = prepared.MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY, part=i)
+        writer = MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY, part=i)
         parts["en"].append(fill(writer, documents[i]))
-        writer = prepared.BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY, part=i)
+        writer = BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY, part=i)
         parts["en-fr"].append(fill(writer, pairs[i]))
-    rows = [prepared.merge_parts(tmp_path, infos) for infos in parts.values()]
+    rows = [merge_parts(tmp_path, infos) for infos in parts.values()]
     model = tmp_path / "m"
     model.write_bytes(b"m")
-    prepared.write_dataset(tmp_path, rows, model, VOCABULARY)
+    write_dataset(tmp_path, rows, model, VOCABULARY)
     data = prepared.PreparedDataset.load(tmp_path)
     text = flat(flat(documents))
     [read] = data.read_text(data.task("en"), [0], len(text))
@@ -114,8 +121,8 @@ def test_parts_written_by_several_workers_join(tmp_path):
 def test_examples_added_together_make_the_same_files(tmp_path, kind):
     rng = np.random.default_rng(5)
     make, writers = {
-        "monolingual": (document, prepared.MonolingualWriter),
-        "bitext": (pair, prepared.BitextWriter),
+        "monolingual": (document, MonolingualWriter),
+        "bitext": (pair, BitextWriter),
     }[kind]
     examples = [make(rng, int(n)) for n in rng.integers(4, 600, 150)]
     sizes = np.array(list(map(len, examples)))
@@ -138,7 +145,7 @@ def test_examples_added_together_make_the_same_files(tmp_path, kind):
 
 @pytest.mark.parametrize("bad", [[0, 5, 6], [5, 2], [0], [0, VOCABULARY, 2]])
 def test_a_malformed_example_among_good_ones_is_shown(tmp_path, bad):
-    writer = prepared.MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY)
+    writer = MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY)
     examples = [[0, 7, 2], bad, [0, 8, 2]]
     message = "vocabulary of 300" if VOCABULARY in bad else re.escape(str(np.array(bad)))
     with pytest.raises(ValueError, match=message):
@@ -147,35 +154,33 @@ def test_a_malformed_example_among_good_ones_is_shown(tmp_path, bad):
 
 def test_a_finished_task_is_recognised_until_it_changes(tmp_path):
     def write(fingerprint):
-        writer = prepared.BitextWriter(
-            tmp_path, "en-fr", ["en", "fr"], VOCABULARY, fingerprint=fingerprint
-        )
+        writer = BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY, fingerprint=fingerprint)
         return fill(writer, [[0, 5, 2, 6, 2]])
 
-    assert prepared.finished_task(tmp_path, "en-fr", fingerprint="a") is None
+    assert finished_task(tmp_path, "en-fr", fingerprint="a") is None
     row = write("a")
-    assert prepared.finished_task(tmp_path, "en-fr", fingerprint="a") == row
-    assert prepared.finished_task(tmp_path, "en-fr", fingerprint="b") is None
+    assert finished_task(tmp_path, "en-fr", fingerprint="a") == row
+    assert finished_task(tmp_path, "en-fr", fingerprint="b") is None
     write("b")
-    assert prepared.finished_task(tmp_path, "en-fr", fingerprint="a") is None
+    assert finished_task(tmp_path, "en-fr", fingerprint="a") is None
     row = write("a")
     for file in (row.shards[0], row.lengths):
         path = tmp_path / file.file
         content = path.read_bytes()
         path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
         with pytest.raises(prepared.PreparedDataError, match=f"{path.name} is damaged"):
-            prepared.finished_task(tmp_path, "en-fr", fingerprint="a")
+            finished_task(tmp_path, "en-fr", fingerprint="a")
         path.write_bytes(content)
     path = tmp_path / "en-fr" / "train.json"
     path.write_text(path.read_text().replace('"examples": 1', '"examples": 2'))
     with pytest.raises(prepared.PreparedDataError, match=r"train\.json was changed"):
-        prepared.finished_task(tmp_path, "en-fr", fingerprint="a")
+        finished_task(tmp_path, "en-fr", fingerprint="a")
 
 
 def test_an_interrupted_writer_leaves_nothing_that_looks_complete(tmp_path):
     with (
         pytest.raises(KeyboardInterrupt),
-        prepared.BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY) as writer,
+        BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY) as writer,
     ):
         writer.add([0, 5, 2, 6, 2])
         raise KeyboardInterrupt
@@ -185,7 +190,7 @@ def test_an_interrupted_writer_leaves_nothing_that_looks_complete(tmp_path):
 
 
 def test_long_pairs_are_skipped_and_counted(tmp_path):
-    writer = prepared.BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY, max_length=6)
+    writer = BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY, max_length=6)
     assert writer.add([0, 5, 2, 6, 2])
     assert not writer.add([0, 5, 5, 5, 2, 6, 2])
     row = writer.close()
@@ -202,7 +207,7 @@ def test_long_pairs_are_skipped_and_counted(tmp_path):
     ],
 )
 def test_malformed_examples_are_refused(tmp_path, ids, message):
-    writer = prepared.BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY)
+    writer = BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY)
     with pytest.raises(ValueError, match=message):
         writer.add(ids)
 
@@ -210,7 +215,7 @@ def test_malformed_examples_are_refused(tmp_path, ids, message):
 def test_task_names_must_be_folder_names(tmp_path):
     for name in ("../x", "a/b", ".hidden", ""):
         with pytest.raises(ValueError, match="is not a valid folder name"):
-            prepared.MonolingualWriter(tmp_path, name, ["en"], VOCABULARY)
+            MonolingualWriter(tmp_path, name, ["en"], VOCABULARY)
 
 
 def test_missing_folder_names_itself(tmp_path):

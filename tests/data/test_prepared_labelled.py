@@ -9,6 +9,13 @@ from hypothesis import given, settings
 from xlme_jax.data import prepared
 from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.prepared.format import LABELS, TaskInfo
+from xlme_jax.data.prepared.writer import (
+    LabelledWriter,
+    MonolingualWriter,
+    finished_task,
+    merge_parts,
+    write_dataset,
+)
 
 VOCABULARY = 300
 
@@ -27,11 +34,11 @@ def build(directory, tasks, size=VOCABULARY, **options):
     """Writes a data set; `tasks` maps names to (layout of labels, examples)."""
     rows = []
     for name, (labels, examples) in tasks.items():
-        writer = prepared.LabelledWriter(directory, name, ["en"], size, labels=labels, **options)
+        writer = LabelledWriter(directory, name, ["en"], size, labels=labels, **options)
         rows.append(fill(writer, examples))
     model = directory / "some.model"
     model.write_bytes(b"not really a model")
-    prepared.write_dataset(directory, rows, model, size)
+    write_dataset(directory, rows, model, size)
     return prepared.PreparedDataset.load(directory)
 
 
@@ -77,7 +84,7 @@ def test_parts_and_groups_do_not_change_the_files(tmp_path_factory, labels, leng
 
     def writer(name, **options):
         options = {"labels": labels, "shard_tokens": shard_tokens, **options}
-        return prepared.LabelledWriter(directory, name, ["en"], VOCABULARY, **options)
+        return LabelledWriter(directory, name, ["en"], VOCABULARY, **options)
 
     one_by_one = fill(writer("a"), flat)
     together = writer("b")
@@ -90,15 +97,15 @@ def test_parts_and_groups_do_not_change_the_files(tmp_path_factory, labels, leng
         file.sha256 for file in one_by_one.files
     ]
     rows = [fill(writer("c", part=number), part) for number, part in enumerate(parts)]
-    joined = prepared.merge_parts(directory, rows)
+    joined = merge_parts(directory, rows)
     assert joined.examples == len(flat) and joined.lengths.sha256 == one_by_one.lengths.sha256
     model = directory / "m"
     model.write_bytes(b"m")
-    prepared.write_dataset(directory, [joined], model, VOCABULARY)
+    write_dataset(directory, [joined], model, VOCABULARY)
     data = prepared.PreparedDataset.load(directory)
     assert as_lists(data.read_labelled(joined, np.arange(len(flat)))) == flat
-    assert prepared.finished_task(directory, "c") == joined
-    assert prepared.finished_task(directory, "c", fingerprint="other") is None
+    assert finished_task(directory, "c") == joined
+    assert finished_task(directory, "c", fingerprint="other") is None
 
 
 def test_the_bits_of_a_score_survive(tmp_path):
@@ -124,7 +131,7 @@ def test_the_bits_of_a_score_survive(tmp_path):
     ],
 )
 def test_what_is_no_labelled_example_is_refused(tmp_path, labels, ids, given, message):
-    writer = prepared.LabelledWriter(tmp_path, "a", ["en"], VOCABULARY, labels=labels)
+    writer = LabelledWriter(tmp_path, "a", ["en"], VOCABULARY, labels=labels)
     with pytest.raises(ValueError, match=message):
         writer.add(ids, given)
     assert writer.examples == 0
@@ -133,9 +140,9 @@ def test_what_is_no_labelled_example_is_refused(tmp_path, labels, ids, given, me
 
 def test_sorts_of_labels_and_languages_are_checked(tmp_path):
     with pytest.raises(ValueError, match=r"labels='three' must be one of \('one', 'two', 'tokens'"):
-        prepared.LabelledWriter(tmp_path, "a", ["en"], VOCABULARY, labels="three")
+        LabelledWriter(tmp_path, "a", ["en"], VOCABULARY, labels="three")
     with pytest.raises(ValueError, match="must be 1, got"):
-        prepared.LabelledWriter(tmp_path, "a", ["en", "fr"], VOCABULARY, labels="one")
+        LabelledWriter(tmp_path, "a", ["en", "fr"], VOCABULARY, labels="one")
     for kind, languages, labels in [
         ("labelled", ("en",), ""),
         ("labelled", ("en", "fr"), "one"),
@@ -147,21 +154,21 @@ def test_sorts_of_labels_and_languages_are_checked(tmp_path):
 
 
 def test_rows_of_other_kinds_are_as_they_were(tmp_path):
-    writer = prepared.MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY)
+    writer = MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY)
     writer.add([0, 5, 2])
     row = writer.close()
     assert set(row.to_json()) == {f.name for f in dataclasses.fields(TaskInfo)} - {"labels"}
-    writer = prepared.LabelledWriter(tmp_path, "xnli", ["en"], VOCABULARY, labels="one")
+    writer = LabelledWriter(tmp_path, "xnli", ["en"], VOCABULARY, labels="one")
     writer.add([0, 5, 2], [1])
     row = writer.close()
     assert TaskInfo.from_json(json.loads(json.dumps(row.to_json()))) == row
 
 
 def test_only_labelled_tasks_have_labels(tmp_path):
-    writer = prepared.MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY)
+    writer = MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY)
     writer.add([0, 5, 2])
     (tmp_path / "m").write_bytes(b"m")
-    prepared.write_dataset(tmp_path, [writer.close()], tmp_path / "m", VOCABULARY)
+    write_dataset(tmp_path, [writer.close()], tmp_path / "m", VOCABULARY)
     data = prepared.PreparedDataset.load(tmp_path)
     with pytest.raises(prepared.PreparedDataError, match="only labelled tasks have labels"):
         data.read_labelled(data.task("en"), [0])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from xlme_jax.data import prepared
 from xlme_jax.data.prepared import reader as prepared_reader
+from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 
 VOCABULARY = 300
 
@@ -30,16 +31,12 @@ def written(tmp_path_factory):
         examples[name] = [ids(rng, n) for n in rng.integers(5, 60, count)]
         for text in examples[name]:
             text[len(text) // 2] = 2
-        rows.append(
-            write(prepared.BitextWriter, directory, name, ["en", "fr"], examples[name], 2000)
-        )
+        rows.append(write(BitextWriter, directory, name, ["en", "fr"], examples[name], 2000))
     for name, count in (("m", 30), ("n", 1), ("o", 6)):
         examples[name] = [ids(rng, n) for n in rng.integers(2, 3000, count)]
-        rows.append(
-            write(prepared.MonolingualWriter, directory, name, ["en"], examples[name], 9000)
-        )
+        rows.append(write(MonolingualWriter, directory, name, ["en"], examples[name], 9000))
     (directory / "model").write_bytes(b"none")
-    prepared.write_dataset(directory, rows, directory / "model", VOCABULARY)
+    write_dataset(directory, rows, directory / "model", VOCABULARY)
     return prepared.PreparedDataset.load(directory), examples
 
 
@@ -132,7 +129,7 @@ print(len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFIL
 def test_more_shards_than_files_may_be_open(tmp_path, hard):
     rows = []
     for number in range(200):
-        writer = prepared.BitextWriter(tmp_path, f"{number:03}", ["en", "fr"], VOCABULARY)
+        writer = BitextWriter(tmp_path, f"{number:03}", ["en", "fr"], VOCABULARY)
         writer.add([0, 4 + number, 2, 6, 2])
         rows.append(writer.close())
     rows += [dataclasses.replace(row, name=f"{row.name}-again") for row in rows]
@@ -149,7 +146,7 @@ def test_more_shards_than_files_may_be_open(tmp_path, hard):
         )
         for row in rows
     ]
-    prepared.write_dataset(tmp_path, renamed, tmp_path / "model", VOCABULARY)
+    write_dataset(tmp_path, renamed, tmp_path / "model", VOCABULARY)
     done = subprocess.run(
         [sys.executable, "-c", FEW_FILES, tmp_path, str(hard)], capture_output=True, text=True
     )

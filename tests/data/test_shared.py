@@ -10,6 +10,13 @@ from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import PairStream, TextStream
 from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.data.prepared import reader, shared
+from xlme_jax.data.prepared.shared import remove_unused, share, shared_tasks
+from xlme_jax.data.prepared.writer import (
+    BitextWriter,
+    LabelledWriter,
+    MonolingualWriter,
+    write_dataset,
+)
 from xlme_jax.storage import sealed_json
 
 VOCABULARY = 300
@@ -31,20 +38,20 @@ def write(directory, names):
     rows = []
     for name in names:
         rng, split = np.random.default_rng(sum(map(ord, name))), "train"
-        kind, options = prepared.BitextWriter, {"shard_tokens": 300}
+        kind, options = BitextWriter, {"shard_tokens": 300}
         languages = ["en", "fr"]
         if name.startswith("text"):
-            kind, languages = prepared.MonolingualWriter, ["en"]
+            kind, languages = MonolingualWriter, ["en"]
         elif name.startswith("labels"):
-            kind, languages, options = prepared.LabelledWriter, ["en"], {"labels": "tokens"}
+            kind, languages, options = LabelledWriter, ["en"], {"labels": "tokens"}
         elif name.startswith("held"):
             split = "validation"
         writer = kind(directory, name, languages, VOCABULARY, split=split, **options)
         for length in rng.integers(6, 40, 300 if name.endswith("large") else 20):
             ids = [0, *rng.integers(4, VOCABULARY - 1, length - 2).tolist(), 2]
-            if kind is prepared.BitextWriter:
+            if kind is BitextWriter:
                 ids[length // 2] = 2
-            labels = range(length) if kind is prepared.LabelledWriter else ()
+            labels = range(length) if kind is LabelledWriter else ()
             writer.add(ids, labels)
         rows.append(writer.close())
     return rows
@@ -55,8 +62,8 @@ NAMES = ["a", "b", "c", "d-large", "text1", "text2", "labels1", "labels2", "held
 
 def describe(directory, rows):
     (directory / "model").write_bytes(b"none")
-    prepared.write_dataset(directory, rows, directory / "model", VOCABULARY)
-    prepared.remove_unused(directory, rows)
+    write_dataset(directory, rows, directory / "model", VOCABULARY)
+    remove_unused(directory, rows)
     return prepared.PreparedDataset.load(directory)
 
 
@@ -80,7 +87,7 @@ def test_shared_files_hold_what_own_files_hold(tmp_path, few, monkeypatch, small
     monkeypatch.setattr("xlme_jax.data.prepared.reader._SMALL_BYTES", small)
     rows = write(tmp_path, NAMES)
     own = everything(describe(tmp_path, rows))
-    dataset = describe(tmp_path, prepared.share(tmp_path, rows))
+    dataset = describe(tmp_path, share(tmp_path, rows))
     assert [task.name for task in dataset.tasks if not task.is_shared] == ["d-large"]
     assert everything(dataset) == own
     on_disk = {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file()}
@@ -94,7 +101,7 @@ def test_shared_files_hold_what_own_files_hold(tmp_path, few, monkeypatch, small
 
 
 def test_a_run_opens_each_shared_file_once(tmp_path, few, monkeypatch):
-    dataset = describe(tmp_path, prepared.share(tmp_path, write(tmp_path, NAMES)))
+    dataset = describe(tmp_path, share(tmp_path, write(tmp_path, NAMES)))
     opened = []
     module = reader.array_record_module
     real = module.ArrayRecordReader
@@ -108,22 +115,22 @@ def test_a_run_opens_each_shared_file_once(tmp_path, few, monkeypatch):
 
 def test_a_task_that_is_added_changes_no_other_and_equal_tasks_give_equal_files(tmp_path, few):
     first, second = tmp_path / "first", tmp_path / "second"
-    rows = prepared.share(first, write(first, NAMES))
+    rows = share(first, write(first, NAMES))
     describe(first, rows)
     before = {f.name: f.stat().st_mtime_ns for f in first.glob("shared-*")}
-    assert prepared.share(first, rows) == rows
+    assert share(first, rows) == rows
     assert {f.name: f.stat().st_mtime_ns for f in first.glob("shared-*")} == before
-    found, problems = prepared.shared_tasks(first)
+    found, problems = shared_tasks(first)
     assert not problems and found == {(r.name, r.split): r for r in rows if r.is_shared}
-    grown = describe(first, prepared.share(first, rows + write(first, ["aa"])))
+    grown = describe(first, share(first, rows + write(first, ["aa"])))
     assert not (first / "aa").exists() and grown.task("aa").is_shared
-    again = describe(second, prepared.share(second, write(second, ["aa", *NAMES])))
+    again = describe(second, share(second, write(second, ["aa", *NAMES])))
     assert grown.digest == again.digest and everything(grown) == everything(again)
     assert {f.name for f in first.glob("shared*")} == {f.name for f in second.glob("shared*")}
 
 
 def test_damage_of_a_shared_file_costs_its_tasks_alone(tmp_path, few):
-    rows = prepared.share(tmp_path, write(tmp_path, NAMES))
+    rows = share(tmp_path, write(tmp_path, NAMES))
     dataset = describe(tmp_path, rows)
     path = tmp_path / dataset.task("a").shards[0].file
     content = bytearray(path.read_bytes())
@@ -133,12 +140,12 @@ def test_damage_of_a_shared_file_costs_its_tasks_alone(tmp_path, few):
         dataset.verify()
     with pytest.raises(prepared.PreparedDataError, match=path.name):
         everything(prepared.PreparedDataset.load(tmp_path))
-    found, (problem,) = prepared.shared_tasks(tmp_path)
+    found, (problem,) = shared_tasks(tmp_path)
     assert str(path) in problem
     lost = {row.name for row in rows if row.is_shared} - {name for name, _ in found}
     assert lost == {row.name for row in rows if row.shards[0].file == path.name} and "a" in lost
     (tmp_path / "shared.json").write_bytes(b"{")
-    assert prepared.shared_tasks(tmp_path)[0] == {}
+    assert shared_tasks(tmp_path)[0] == {}
     with pytest.raises(prepared.PreparedDataError, match=r"shared\.json is not JSON"):
         dataset.verify()
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_36
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.data.benchmarks.typology import (
     WORD_ORDER,
     script_distance,

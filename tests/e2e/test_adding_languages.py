@@ -14,9 +14,9 @@ from xlme_jax.api import prepare
 from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.runs import assembly
-from xlme_jax.training.state import sharding_rules
+from xlme_jax.training.sharded_state import sharding_rules
 from xlme_jax.vocabularies import extending
 
 pytest.importorskip("seqio", reason="needs the extra data")
@@ -58,7 +58,7 @@ def setting(tmp_path_factory):
         rows = [f"{one}\t{two}\n" for one, two in zip(lines["en"], lines[other])]
         (folder / "pairs" / f"en-{other}.tsv").write_text("".join(rows))
     old = train_vocabulary(lines["en"] + lines["fr"], 480, allow_smaller=True)
-    new = extending.extend(old, lines["el"], ADDED, kept=lines["en"], allow_smaller=True)
+    new = extending.extend(old, lines["el"], ADDED, old_text=lines["en"], allow_smaller=True)
     for name, vocabulary, languages in (("old", old, ("en", "fr")), ("new", new, ())):
         write_vocabulary(vocabulary, folder / f"{name}.model")
         config = PrepareConfig(

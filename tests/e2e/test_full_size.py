@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 
 from xlme_jax.configuration import loading
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 RUNS = (
     *("xlme_base", "xlme_large", "xlme_xl", "xlm_base", "xylent_base", "xylent_large", "xylent_xl"),

@@ -18,7 +18,7 @@ from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 TOLERANCE = 1e-6
 STEPS, QUEUE, MOMENTUM, TEMPERATURE = 50, 36, 0.9, 0.25

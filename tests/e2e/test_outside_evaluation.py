@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.runs import assembly, evaluating
-from xlme_jax.studies.papers import page
+from xlme_jax.studies.papers import comparison_page
 folder, *flags = sys.argv[1:]
 files, bindings = [], []
 for flag in command_line.gin_flags(flags):

@@ -17,7 +17,7 @@ from helpers.runs import (
     saved,
 )
 
-from xlme_jax.runs import assembly, inspecting
+from xlme_jax.runs import assembly, batch_inspection
 from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 
 ROBUST = {
@@ -70,20 +70,20 @@ def test_a_killed_run_continues_with_the_same_bits(tmp_path, tiny_data, whole, i
 
 
 def test_made_batches_have_the_weights_of_the_run(whole, tiny_data, monkeypatch):
-    monkeypatch.setattr(inspecting, "_read", lambda *_: ({}, {}))  # Compiles nothing.
+    monkeypatch.setattr(batch_inspection, "_read", lambda *_: ({}, {}))  # Compiles nothing.
     model_dir, _, read = whole
     config = load(model_dir, tiny_data, objective="xlm", **SHORT)
-    first = inspecting.inspect_batch(config, 3)
+    first = batch_inspection.inspect_batch(config, 3)
     assert_same_batch(first, read[2])
-    later = inspecting.inspect_batch(config, 8, f"{model_dir}/checkpoints/6")
+    later = batch_inspection.inspect_batch(config, 8, f"{model_dir}/checkpoints/6")
     assert_same_batch(later, read[7])
     shares = [dict(found.streams[1].shares) for found in (first, later)]
     assert first.streams[1].stream.name == "bitext" and shares[0] != shares[1]
     assert set(shares[1]) == set(shares[0]) and sum(shares[1].values()) == pytest.approx(1)
     with pytest.raises(ValueError, match="step = 9: the weights of tasks change after step 8"):
-        inspecting.inspect_batch(config, 9, f"{model_dir}/checkpoints/6")
+        batch_inspection.inspect_batch(config, 9, f"{model_dir}/checkpoints/6")
     with pytest.raises(ValueError, match="change after step 4, by losses that only the run knows"):
-        inspecting.inspect_batch(config, 5)
+        batch_inspection.inspect_batch(config, 5)
 
 
 def test_a_run_cannot_be_resumed_without_its_phases(tiny_data, whole):

@@ -11,10 +11,10 @@ import jax, numpy as np, optax
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.translation import Translator
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.translate import TranslateConfig
+from xlme_jax.objectives.translator import TranslateConfig
 from xlme_jax.objectives.veco import VecoConfig
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 # Wide enough an initialisation for hypotheses of different scores.
 encoder = EncoderConfig(hidden_size=32, num_layers=2, num_heads=2, ffn_size=64, max_length=32,
@@ -62,7 +62,7 @@ def test_eight_devices_translate_as_one_does(mesh, least):
 COMMANDS = """
 import sys
 import jax
-from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.evaluation.random_translations import Sampling
 from xlme_jax.runs import trained, translating
 from xlme_jax.training.mesh import MeshConfig
 

@@ -13,7 +13,8 @@ import pytest
 import test_sweep
 from helpers import commands, finetuning, runs, tiny
 
-from xlme_jax.data import cldr, prepared
+from xlme_jax.data import cldr
+from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 from xlme_jax.data.vocabulary import Vocabulary
 
 pytest.importorskip("gcsfs", reason="needs the extra gcs")
@@ -138,16 +139,16 @@ def write_data(folder):
     folder.mkdir()
     vocabulary = Vocabulary.load(finetuning.write_vocabulary(folder.parent))
     config, rows = finetuning.CORPUS.config, []
-    writer = prepared.MonolingualWriter(folder, "en", ["en"], vocabulary.size)
+    writer = MonolingualWriter(folder, "en", ["en"], vocabulary.size)
     for text in cldr.documents(config, "en", "train", 20):
         writer.add([0, *vocabulary.encode(text), 2])
     rows.append(writer.close())
     for split in ("train", "validation"):
-        writer = prepared.BitextWriter(folder, "en-ru", ["en", "ru"], vocabulary.size, split=split)
+        writer = BitextWriter(folder, "en-ru", ["en", "ru"], vocabulary.size, split=split)
         for source, target in cldr.pairs(config, "en", "ru", split, 40):
             writer.add([0, *vocabulary.encode(source), 2, *vocabulary.encode(target), 2])
         rows.append(writer.close())
-    prepared.write_dataset(folder, rows, vocabulary.path, vocabulary.size)
+    write_dataset(folder, rows, vocabulary.path, vocabulary.size)
     return folder
 
 

@@ -7,7 +7,8 @@ import pytest
 from helpers import finetuning, hf_folders, tiny
 
 from xlme_jax.checkpoints.saved import read_best
-from xlme_jax.data import cldr, prepared
+from xlme_jax.data import cldr
+from xlme_jax.data.prepared.writer import BitextWriter, write_dataset
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.objectives.base import Diagnostics
@@ -46,11 +47,11 @@ def write_phrases(folder):
     vocabulary = Vocabulary.load(finetuning.write_vocabulary(folder))
     data, rows = folder / "phrases", []
     for split, count in (("train", 300), ("validation", 12)):
-        writer = prepared.BitextWriter(data, "en-ru", ["en", "ru"], vocabulary.size, split=split)
+        writer = BitextWriter(data, "en-ru", ["en", "ru"], vocabulary.size, split=split)
         for source, target in cldr.pairs(finetuning.CORPUS.config, "en", "ru", split, count):
             writer.add([0, *vocabulary.encode(source), 2, *vocabulary.encode(target), 2])
         rows.append(writer.close())
-    prepared.write_dataset(data, rows, vocabulary.path, vocabulary.size)
+    write_dataset(data, rows, vocabulary.path, vocabulary.size)
     return data
 
 
@@ -95,7 +96,7 @@ _ON_DEVICES = """
 import json, sys
 
 from xlme_jax.evaluation.beam_search import BeamSearch
-from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.evaluation.random_translations import Sampling
 from xlme_jax.runs.translating import score, translate
 
 run, output = sys.argv[1:]

@@ -9,8 +9,8 @@ import pytest
 from helpers.chemprot_files import write
 from helpers.finetuning import write_vocabulary
 
+from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.benchmarks.featurize import encode
-from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.finetuned import TaskEvaluation

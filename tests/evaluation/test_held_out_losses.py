@@ -15,12 +15,13 @@ from xlme_jax.data import prepared
 from xlme_jax.data.batches import layouts
 from xlme_jax.data.batches.one_pass import one_pass
 from xlme_jax.data.batches.streams import held_out_tasks
+from xlme_jax.data.prepared.writer import MonolingualWriter, write_dataset
 from xlme_jax.evaluation.context import Context
 from xlme_jax.evaluation.held_out_losses import HeldOut
 from xlme_jax.evaluation.outcome import subject_of
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 # What is left of a system's configuration where its losses can be computed by themselves.
 ALONE = {
@@ -58,13 +59,11 @@ def data(tmp_path_factory):
     directory = tiny.write_tiny_data(tmp_path_factory.mktemp("data"))
     tasks = list(prepared.PreparedDataset.load(directory).tasks)
     rng = np.random.default_rng(1)
-    writer = prepared.MonolingualWriter(
-        directory, "en", ["en"], tiny.VOCABULARY, split="validation"
-    )
+    writer = MonolingualWriter(directory, "en", ["en"], tiny.VOCABULARY, split="validation")
     for length in rng.integers(4, 60, 5):
         writer.add([0, *tiny._words(rng, length), 2])
     model = directory / "random.model"
-    prepared.write_dataset(directory, [*tasks, writer.close()], model, tiny.VOCABULARY)
+    write_dataset(directory, [*tasks, writer.close()], model, tiny.VOCABULARY)
     return prepared.PreparedDataset.load(directory)
 
 
@@ -218,7 +217,7 @@ def test_no_held_out_text_at_all_is_refused(tmp_path, mesh, objective):
     whole = prepared.PreparedDataset.load(tiny.write_tiny_data(tmp_path))
     model = tmp_path / "random.model"
     rows = [task for task in whole.tasks if task.split == "train"]
-    prepared.write_dataset(tmp_path, rows, model, tiny.VOCABULARY)
+    write_dataset(tmp_path, rows, model, tiny.VOCABULARY)
     context = context_of(prepared.PreparedDataset.load(tmp_path), mesh, objective)
     with pytest.raises(ValueError, match=r"streams 'monolingual', 'bitext': .*validation=every:20"):
         HeldOut().evaluator(context)

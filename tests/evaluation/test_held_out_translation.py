@@ -7,6 +7,7 @@ import pytest
 from helpers import finetuning
 
 from xlme_jax.data import cldr, prepared
+from xlme_jax.data.prepared.writer import BitextWriter, write_dataset
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import held_out_translation
 from xlme_jax.evaluation.context import Context
@@ -19,7 +20,7 @@ CORPUS = finetuning.CORPUS.config
 
 
 def write_pairs(folder, vocabulary, pair, split, count):
-    writer = prepared.BitextWriter(folder, "-".join(pair), pair, vocabulary.size, split=split)
+    writer = BitextWriter(folder, "-".join(pair), pair, vocabulary.size, split=split)
     texts = list(cldr.pairs(CORPUS, *pair, split, count))
     for source, target in texts:
         writer.add([0, *vocabulary.encode(source), 2, *vocabulary.encode(target), 2])
@@ -41,7 +42,7 @@ def data(tmp_path_factory):
         rows.append(row)
         texts[f"en-{other}"] = set(found)
         texts[f"{other}-en"] = {(target, source) for source, target in found}
-    prepared.write_dataset(folder, rows, vocabulary.path, vocabulary.size)
+    write_dataset(folder, rows, vocabulary.path, vocabulary.size)
     return prepared.PreparedDataset.load(folder), texts
 
 

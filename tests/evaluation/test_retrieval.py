@@ -2,7 +2,8 @@ import jax
 import numpy as np
 import pytest
 
-from xlme_jax.data.prepared import BitextWriter, PreparedDataset, write_dataset
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.prepared.writer import BitextWriter, write_dataset
 from xlme_jax.evaluation.retrieval import (
     RetrievalProbe,
     accuracy_at_1,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from xlme_jax.data.benchmarks.examples import KINDS
-from xlme_jax.evaluation import answers, scores
+from xlme_jax.evaluation import answer_spans, scores
 
 
 def tags(*sentences):
@@ -155,7 +155,9 @@ def test_score_finds_metrics_by_kind_and_name():
     assert scores.score("tagging", "chunk_f1", tags("B-A O"), tags("B-A O")) == 1
     gold, predicted = [["the fox"], []], ["Fox!", ""]
     for metric in ("f1", "exact_match"):
-        value = scores.score("question_answering", metric, gold, predicted, rules=answers.SQUAD2)
+        value = scores.score(
+            "question_answering", metric, gold, predicted, rules=answer_spans.SQUAD2
+        )
         assert value == 1
     with pytest.raises(ValueError, match="regression has no metric 'f1': choose from pearson"):
         scores.score("regression", "f1", [1], [1])

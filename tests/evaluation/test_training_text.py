@@ -2,14 +2,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlme_jax.data.prepared import (
-    BitextWriter,
-    MonolingualWriter,
-    PreparedDataset,
-    write_dataset,
-)
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 from xlme_jax.evaluation import encoding
-from xlme_jax.evaluation.training_text import Sample, TrainingText
+from xlme_jax.evaluation.training_text import EncodedSample, TrainingText
 
 VOCABULARY_SIZE = 400
 BOS, EOS = 0, 2
@@ -78,7 +74,7 @@ def test_languages_of_older_data_are_found_in_every_spelling(tmp_path):
     for english, swahili in (("en", "sw"), ("eng", "swa"), ("eng_Latn", "sw_KE")):
         assert text.texts(swahili, 1, 64) == [(BOS, 100, EOS)]
         assert text.pairs(swahili, english, 1, 64) == [((BOS, 100, EOS), (BOS, 10, EOS))]
-        sample = Sample(text, [(swahili, english)], 64, encoding.batches)
+        sample = EncodedSample(text, [(swahili, english)], 64, encoding.batches)
         fitted = sample.fit(first_token, table())
         assert fitted.centres(("swh", "en")) is not None and fitted.rotations.keys() == {
             ("sw", "en")
@@ -102,7 +98,7 @@ def test_means_and_rotations_are_of_the_encoder_that_is_asked(text):
         return jnp.stack([mean, 2 * mean], axis=1)
 
     wanted = [("fr", "en"), ("sw", "en"), ("en", "de")]
-    sample = Sample(text, wanted, 64, encoding.batches, texts=30, pairs=40)
+    sample = EncodedSample(text, wanted, 64, encoding.batches, texts=30, pairs=40)
     # Nothing is known of German.
     assert sample.fit(pooled, weights).means.keys() == {"fr", "en", "sw"}
     fitted = sample.fit(pooled, weights)
@@ -125,7 +121,7 @@ def test_what_no_readout_needs_is_not_read(text):
         raise AssertionError
 
     for sample in (
-        Sample(text, [("fr", "en")], 64, encoding.batches, ("raw", "csls")),
-        Sample(None, [("fr", "en")], 64, encoding.batches),
+        EncodedSample(text, [("fr", "en")], 64, encoding.batches, ("raw", "csls")),
+        EncodedSample(None, [("fr", "en")], 64, encoding.batches),
     ):
         assert not sample.fit(pooled, None).means

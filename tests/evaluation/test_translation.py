@@ -8,10 +8,10 @@ from helpers.random_weights import random_weights
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.evaluation.beam_search import BeamSearch
-from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.evaluation.random_translations import Sampling
 from xlme_jax.evaluation.translation import Translator
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.translate import TranslateConfig
+from xlme_jax.objectives.translator import TranslateConfig
 from xlme_jax.objectives.veco import VecoConfig
 
 VOCAB = 40

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from xlme_jax.evaluation.sampling import Sampling, allowed, sample
+from xlme_jax.evaluation.random_translations import Sampling, allowed, sample
 
 EOS, PAD, SIZE = 2, 1, 7
 RNG = np.random.default_rng(0)

@@ -20,7 +20,7 @@ from xlme_jax.checkpoints.saved import RunRecord
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.step import (
     StepValues,

@@ -19,7 +19,7 @@ from xlme_jax.configuration import loading
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.storage.files import remove_folder
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 _LOCK = ".prepare.lock"
 

@@ -9,12 +9,18 @@ import numpy as np
 
 from helpers import tiny
 from xlme_jax.configuration import command_line, loading
-from xlme_jax.data import cldr, prepared
+from xlme_jax.data import cldr
 from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.benchmarks.featurize import encode
-from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.prepared.writer import (
+    BitextWriter,
+    LabelledWriter,
+    MonolingualWriter,
+    write_dataset,
+)
 from xlme_jax.data.text.reading import ReadReport
-from xlme_jax.preparation.config import CldrCorpus
+from xlme_jax.preparation.prepare_config import CldrCorpus
 from xlme_jax.preparation.preparing import train_cldr_vocabulary
 from xlme_jax.runs import assembly
 from xlme_jax.studies.reports import run_page
@@ -42,7 +48,7 @@ def write_labelled(folder, task, vocabulary, examples=64):
     chosen, report = benchmark(task), ReadReport()
     read = chosen.read("", "train", "en", report)[:examples]
     rows = encode(vocabulary, chosen, read, LENGTH, stride=16, report=report, training=True)
-    writer = prepared.LabelledWriter(
+    writer = LabelledWriter(
         folder, task, ["en"], vocabulary.size, labels=labelled_rows.LABELS[chosen.kind]
     )
     writer.add_many(
@@ -50,7 +56,7 @@ def write_labelled(folder, task, vocabulary, examples=64):
         np.array([len(row.tokens) for row in rows]),
         np.concatenate([row.labels for row in rows]),
     )
-    prepared.write_dataset(folder, [writer.close()], vocabulary.path, vocabulary.size)
+    write_dataset(folder, [writer.close()], vocabulary.path, vocabulary.size)
     return folder
 
 
@@ -63,13 +69,13 @@ def pretrain(folder, vocabulary, objective="xlme", **bindings):
 def pretrain_flags(folder, vocabulary, objective="xlme", **bindings):
     """Prepares phrases; returns the flags of a run of two steps on them."""
     data = Path(folder) / "phrases"
-    writer = prepared.MonolingualWriter(data, "en", ["en"], vocabulary.size)
+    writer = MonolingualWriter(data, "en", ["en"], vocabulary.size)
     for text in cldr.documents(CORPUS.config, "en", "train", 20):
         writer.add([0, *vocabulary.encode(text), 2])
-    pairs = prepared.BitextWriter(data, "en-ru", ["en", "ru"], vocabulary.size)
+    pairs = BitextWriter(data, "en-ru", ["en", "ru"], vocabulary.size)
     for source, target in cldr.pairs(CORPUS.config, "en", "ru", "train", 60):
         pairs.add([0, *vocabulary.encode(source), 2, *vocabulary.encode(target), 2])
-    prepared.write_dataset(data, [writer.close(), pairs.close()], vocabulary.path, vocabulary.size)
+    write_dataset(data, [writer.close(), pairs.close()], vocabulary.path, vocabulary.size)
     sizes = {
         "Encoder__max_length": LENGTH,
         "bitext/PairStream__length": LENGTH,

@@ -23,7 +23,7 @@ from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
 from xlme_jax.evaluation import encoding
 from xlme_jax.huggingface import writing
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 LENGTH = 32  # of tests/tiny.gin
 STEP = 7

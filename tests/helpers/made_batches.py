@@ -3,7 +3,7 @@
 import numpy as np
 
 from xlme_jax.data.batches.streams import TextStream
-from xlme_jax.objectives.reading import Detection, Guess, Reading
+from xlme_jax.objectives.readings import Detection, Guess, Reading
 from xlme_jax.studies.reports.batch_rows import BatchRows, StreamRows
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]

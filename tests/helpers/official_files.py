@@ -4,9 +4,9 @@ import json
 import random
 
 from helpers import chemprot_files
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.benchmarks.official.chemprot import TYPES
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_CODES
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
 
 TRAIN, TEST = 16, 6
 _ALPHABET = "abcdefghijklmnop"

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from xlme_jax.data import prepared
+from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 
 LANGUAGES, CORPORA, CONCEPTS, PAIRS = 4, 10, 6, 400
 TAGS = 4 + LANGUAGES * CONCEPTS
@@ -33,17 +33,17 @@ def write(directory, seed=0):
         if name == "identical":
             second = first
         languages = f"l{one}", f"l{other}"
-        writer = prepared.BitextWriter(directory, name, languages, VOCABULARY)
+        writer = BitextWriter(directory, name, languages, VOCABULARY)
         for left, right in zip(_sentences(first, one), _sentences(second, other)):
             writer.add([0, *left, 2, *right, 2])
         rows.append(writer.close())
-    text = prepared.MonolingualWriter(directory, "l0", ["l0"], VOCABULARY)
+    text = MonolingualWriter(directory, "l0", ["l0"], VOCABULARY)
     for sentence in _sentences(np.arange(60) % CONCEPTS, 0):
         text.add([0, *sentence, 2])
     rows.append(text.close())
     model = directory / "random.model"
     model.write_bytes(b"no tokenizer: these tokens were drawn")
-    prepared.write_dataset(directory, rows, model, VOCABULARY)
+    write_dataset(directory, rows, model, VOCABULARY)
     return directory
 
 

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 from helpers import hf_folders, official_files, tiny
-from xlme_jax.data import prepared
+from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 from xlme_jax.evaluation import results
 from xlme_jax.studies.papers.items import PAPERS, RECIPES
 from xlme_jax.studies.papers.needs import Need, command
@@ -198,21 +198,19 @@ def _write_pretraining_data(folder, languages):
 
     for split, count in (("train", 60), ("validation", 8)):
         for name in languages:
-            writer = prepared.MonolingualWriter(
-                folder, f"cc100_{name}", [name[:2]], words.size, split=split
-            )
+            writer = MonolingualWriter(folder, f"cc100_{name}", [name[:2]], words.size, split=split)
             for _ in range(count):
                 writer.add(ids())
             rows.append(writer.close())
         for pair in (("de", "en"), ("en", "fr"), ("de", "fr")):
             name = f"bitext_{'_'.join(pair)}"
-            writer = prepared.BitextWriter(folder, name, pair, words.size, split=split)
+            writer = BitextWriter(folder, name, pair, words.size, split=split)
             for _ in range(count):
                 writer.add([*ids(), *ids()[1:]])
             rows.append(writer.close())
     model = folder.parent / f"{folder.name}.model"
     model.write_bytes(words.model)
-    prepared.write_dataset(folder, rows, model, words.size)
+    write_dataset(folder, rows, model, words.size)
 
 
 def workplace(folder, paper):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlme_jax.data import prepared
+from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 from xlme_jax.storage.paths import as_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -41,21 +41,21 @@ def write_tiny_data(directory, seed=0):
     directory = as_path(directory)
     rows = []
     for language, count in DOCUMENTS.items():
-        writer = prepared.MonolingualWriter(directory, language, [language], VOCABULARY)
+        writer = MonolingualWriter(directory, language, [language], VOCABULARY)
         for length in rng.integers(4, 90, count):
             writer.add([0, *_words(rng, length), 2])
         rows.append(writer.close())
     for split, share in (("train", 1), ("validation", 4)):
         for pair, count in PAIRS.items():
             name = "-".join(pair)
-            writer = prepared.BitextWriter(directory, name, pair, VOCABULARY, split=split)
+            writer = BitextWriter(directory, name, pair, VOCABULARY, split=split)
             for length in rng.integers(2, 12, max(count // share, 2)):
                 words = _words(rng, length)
                 writer.add([0, *words, 2, *(3 + (w + 30) % (VOCABULARY - 4) for w in words), 2])
             rows.append(writer.close())
     model = directory / "random.model"
     model.write_bytes(b"no tokenizer: these tokens were drawn")
-    prepared.write_dataset(directory, rows, model, VOCABULARY)
+    write_dataset(directory, rows, model, VOCABULARY)
     return directory
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xlme_jax.configuration import command_line, loading, source_flags
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 TINY = str(tiny.REPOSITORY / "tests" / "tiny.gin")
 FILES = ("gin_configs/models/xlme.gin", TINY)

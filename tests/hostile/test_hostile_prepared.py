@@ -11,11 +11,11 @@ import pytest
 from fuzzing import budgets, check, damaged
 from hypothesis import strategies as st
 
-from xlme_jax.data import prepared
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import LabelledStream, PairStream, TextStream
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, reader
 from xlme_jax.data.prepared import format as prepared_format
+from xlme_jax.data.prepared.writer import LabelledWriter, finished_task, write_dataset
 from xlme_jax.storage.sealed_json import seal
 
 COMMAND = "python -m xlme_jax.prepare --output=here"
@@ -36,10 +36,10 @@ def directory(tiny_data, tmp_path):
     (directory / "random.model").unlink()
     dataset = PreparedDataset.load(directory)
     model, size = dataset.vocabulary_path, dataset.vocabulary_size
-    writer = prepared.LabelledWriter(directory, "udpos", ["en"], size, labels="tokens")
+    writer = LabelledWriter(directory, "udpos", ["en"], size, labels="tokens")
     for length in range(3, 60):
         writer.add([0, *range(4, 2 + length), 2], range(length))
-    prepared.write_dataset(directory, (*dataset.tasks, writer.close()), model, size, COMMAND)
+    write_dataset(directory, (*dataset.tasks, writer.close()), model, size, COMMAND)
     settings = {"format": prepared_format.FORMAT, "settings": {}, "command": COMMAND}
     (directory / "prepare.json").write_bytes(seal(settings))
     return directory
@@ -160,7 +160,7 @@ def test_a_task_counts_as_finished_only_as_it_was_written(directory, cases):
 
     def property_(case):
         path.write_bytes(case)
-        found = outcome(lambda: prepared.finished_task(directory, "en-fr"), str(directory))
+        found = outcome(lambda: finished_task(directory, "en-fr"), str(directory))
         if case == original:
             assert found == row
         # One that was forged may be another row, but not with files that are not there.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_hostile_bitext import read
 
 from xlme_jax.data.text import decompression
-from xlme_jax.data.text.bitext import read_tmx
+from xlme_jax.data.text.pair_readers import read_tmx
 from xlme_jax.data.text.reading import DataError
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import tiny
 
-from xlme_jax.huggingface.config import hf_config
+from xlme_jax.huggingface.config_json import hf_config
 from xlme_jax.huggingface.weights import WeightLayout
 from xlme_jax.huggingface.writing import MODEL_FILES
 from xlme_jax.model.encoder import EncoderConfig

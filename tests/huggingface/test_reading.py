@@ -10,8 +10,8 @@ from helpers import hf_folders
 
 from xlme_jax.data.vocabulary import train_vocabulary
 from xlme_jax.huggingface import importing
+from xlme_jax.huggingface.folder_reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.importing import import_folder
-from xlme_jax.huggingface.reading import FolderError, HuggingFaceFolder
 
 pytest.importorskip("transformers", reason="writes the folders")
 WORDS, HEAD = "roberta.embeddings.word_embeddings.weight", "lm_head.dense.weight"

@@ -21,7 +21,7 @@ from xlme_jax.model.encoder import (
     Memory,
     init_cross_attention,
 )
-from xlme_jax.model.veco import has_partner, joined, partners
+from xlme_jax.model.veco_network import has_partner, joined, partners
 
 LENGTH, SOURCE_LENGTH = 10, 7
 TINY = EncoderConfig(

@@ -17,7 +17,7 @@ from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import HEAD, FineTuneConfig, label_loss, mask_padding
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
 from xlme_jax.training.mesh import unbox
-from xlme_jax.training.state import init_state
+from xlme_jax.training.sharded_state import init_state
 from xlme_jax.training.step import make_train_step
 
 ENCODER = EncoderConfig(hidden_size=16, num_layers=1, num_heads=2, ffn_size=32, max_length=24)

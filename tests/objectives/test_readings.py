@@ -10,8 +10,8 @@ from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import stream_rng
 from xlme_jax.objectives.infoxlm import STREAM, InfoXLMConfig, XLCoConfig
 from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
-from xlme_jax.objectives.reading import at_slots
-from xlme_jax.objectives.translate import TranslateConfig
+from xlme_jax.objectives.readings import at_slots
+from xlme_jax.objectives.translator import TranslateConfig
 from xlme_jax.objectives.xlme import XLMConfig
 from xlme_jax.training import mesh as meshes
 

@@ -15,11 +15,11 @@ from jax.extend.core import jaxprs_in_params
 
 from tests.ops.test_attention_kernel import abstract_mesh
 from xlme_jax.evaluation.beam_search import BeamSearch
-from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.evaluation.random_translations import Sampling
 from xlme_jax.evaluation.translation import Translator
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.model.veco import EncoderDecoderLM
-from xlme_jax.objectives.translate import TranslateConfig
+from xlme_jax.model.veco_network import EncoderDecoderLM
+from xlme_jax.objectives.translator import TranslateConfig
 from xlme_jax.objectives.veco import VecoConfig
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
 from xlme_jax.tools.planning.counting import matmul_flops

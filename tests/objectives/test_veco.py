@@ -21,7 +21,7 @@ from xlme_jax.objectives.xlme import XLMConfig
 from xlme_jax.ops import masking
 from xlme_jax.tools.planning.counting import matmul_flops
 from xlme_jax.training.mesh import unbox
-from xlme_jax.training.state import init_state
+from xlme_jax.training.sharded_state import init_state
 from xlme_jax.training.step import make_train_step
 
 VOCAB, LENGTH = 14, 16

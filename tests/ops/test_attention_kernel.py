@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from xlme_jax.model.veco import partners
+from xlme_jax.model.veco_network import partners
 from xlme_jax.ops import attention as attention_lib
 from xlme_jax.ops import dropout
 from xlme_jax.ops.attention import attention
@@ -294,7 +294,7 @@ import functools, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import PartitionSpec
 from tests.ops.test_attention_kernel import assert_same, inputs, packed
-from xlme_jax.model.veco import partners
+from xlme_jax.model.veco_network import partners
 from xlme_jax.ops import attention, attention_kernel, dropout
 from xlme_jax.training import mesh as meshes
 

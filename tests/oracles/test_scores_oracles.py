@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlme_jax.data.benchmarks.examples import Features
-from xlme_jax.evaluation import answers, scores
+from xlme_jax.evaluation import answer_spans, scores
 
 TABLE = pathlib.Path(__file__).with_name("reference_scores.json")
 listed = str.split
@@ -205,18 +205,18 @@ languages = st.sampled_from(["en", "es", "vi", "de", "ar", "hi", "zh"])
 @examples
 @given(texts, texts, st.lists(texts, max_size=3))
 def test_squad2(squad, predicted, one, others):
-    assert answers.SQUAD.normalise(one) == squad.normalize_answer(one)
+    assert answer_spans.SQUAD.normalise(one) == squad.normalize_answer(one)
     for gold in ([one], [one, *others], others):
         example = types.SimpleNamespace(qas_id=0, answers=[{"text": text} for text in gold])
         exact, f1 = squad.get_raw_scores([example], {0: predicted})
-        ours = answers.compare(predicted, gold, answers.SQUAD2)
+        ours = answer_spans.compare(predicted, gold, answer_spans.SQUAD2)
         assert ours == (exact[0], pytest.approx(f1[0], **EXACTLY))
 
 
 @examples
 @given(texts, texts)
 def test_squad1_differs_from_squad2_where_nothing_is_left(squad, predicted, gold):
-    exact, f1 = answers.compare(predicted, [gold], answers.SQUAD)
+    exact, f1 = answer_spans.compare(predicted, [gold], answer_spans.SQUAD)
     assert exact == squad.compute_exact(gold, predicted)
     # The script of SQuAD 1.1 divides the words in common, and gives 0 if there is none.
     empty = not (squad.get_tokens(gold) and squad.get_tokens(predicted))
@@ -227,7 +227,7 @@ def test_squad1_differs_from_squad2_where_nothing_is_left(squad, predicted, gold
 def test_answers_as_transformers_gave(table):
     assert len(table["answers"]) >= 100
     for row in table["answers"]:
-        ours = answers.compare(row["predicted"], row["gold"], answers.SQUAD2)
+        ours = answer_spans.compare(row["predicted"], row["gold"], answer_spans.SQUAD2)
         assert ours == (row["exact_match"], pytest.approx(row["f1"], **EXACTLY))
 
 
@@ -285,10 +285,10 @@ def mlqa_scores(predicted, gold, language):
 @settings(examples, max_examples=400)
 @given(languages, texts, st.lists(texts, min_size=1, max_size=3))
 def test_mlqa(language, predicted, gold):
-    rules = answers.rules_of("mlqa", language)
+    rules = answer_spans.rules_of("mlqa", language)
     assert rules.normalise(predicted) == " ".join(mlqa_words(predicted, language))
     each = [mlqa_scores(predicted, text, language) for text in gold]
-    exact, f1 = answers.compare(predicted, gold, rules)
+    exact, f1 = answer_spans.compare(predicted, gold, rules)
     assert exact == max(one for one, _ in each)
     assert f1 == pytest.approx(max(one for _, one in each), **EXACTLY)
 
@@ -296,7 +296,7 @@ def test_mlqa(language, predicted, gold):
 @pytest.mark.parametrize("language", ARTICLES)
 def test_mlqa_has_all_articles(language):
     for word in ARTICLES[language]:
-        assert answers.rules_of("mlqa", language).normalise(f"{word.upper()} x {word}x") == (
+        assert answer_spans.rules_of("mlqa", language).normalise(f"{word.upper()} x {word}x") == (
             f"x {word}x"
         )
 
@@ -336,11 +336,12 @@ def official_thresholds(squad, rows):
 def check_thresholds(rows, expected):
     gold = [one for _, one, _ in rows]
     predictions = [
-        answers.Prediction(text, text, 0.0, difference, ()) for text, _, difference in rows
+        answer_spans.PredictedAnswer(text, text, 0.0, difference, ())
+        for text, _, difference in rows
     ]
     nothing = sum(not one for one in gold) / len(gold)
     for metric, (threshold, share) in expected.items():
-        ours = answers.best_null_threshold(gold, predictions, metric)
+        ours = answer_spans.best_null_threshold(gold, predictions, metric)
         assert ours[1] == pytest.approx(share, **EXACTLY)
         if share == pytest.approx(
             nothing
@@ -425,7 +426,7 @@ def test_decode(squad, folder, case, max_answer_length, n_best, null_threshold):
     text, difference, candidates = reference_decode(
         squad, folder, words, features, results, n_best, max_answer_length, null_threshold
     )
-    found = answers.decode(
+    found = answer_spans.decode(
         windows,
         context,
         n_best=n_best,

@@ -5,7 +5,7 @@ import pytest
 from xlme_jax.data.prepared import FileInfo, TaskInfo
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation import dropping
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 
 def row(one, two, examples, split="train"):

@@ -19,8 +19,8 @@ from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import preparing, settings, tokenizing, vocabulary_text
-from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.jobs import list_jobs
+from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.storage.paths import as_path
 
 pytest.importorskip("seqio")

@@ -11,8 +11,8 @@ from raw_text import write_raw
 from xlme_jax import api
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.preparation import inspecting, language_id
-from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation import language_id, text_measures
+from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.studies.reports import corpora
 
 HOUSES = [(f"The house {i} is red.", f"Nyumba {i} ni nyekundu.") for i in range(30)]
@@ -111,10 +111,10 @@ def test_a_limit_is_shared_by_the_files(config, limit, texts, complete):
 
 
 def test_the_sample_is_uniform(monkeypatch):
-    monkeypatch.setattr(inspecting, "SAMPLE", 20)
+    monkeypatch.setattr(text_measures, "SAMPLE", 20)
     counts = np.zeros(100)
     for seed in range(500):
-        reading = inspecting._Reading(1, None, str(seed))
+        reading = text_measures._Reading(1, None, str(seed))
         for start in range(0, 100, 30):
             reading.add([(str(i),) for i in range(start, min(100, start + 30))])
         assert len(reading.sample) == 20

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from xlme_jax.data.text.reading import DataError
-from xlme_jax.preparation import overlap
+from xlme_jax.preparation import evaluation_overlap
 
 LONG = "The quick brown fox jumps"
 
@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 
 def test_counts_by_file_and_task(folder):
-    evaluation = overlap.evaluation_digests(folder)
+    evaluation = evaluation_overlap.evaluation_digests(folder)
     assert {name: len(digests) for name, digests in evaluation.items()} == {
         "deep/fields.tsv.gz": 2,  # the line and its long field
         "lines.txt": 2,  # equal texts once, short ones not
@@ -48,7 +48,7 @@ def test_counts_by_file_and_task(folder):
         ("pairs", [("eine zweite zeile", "y")]),
         ("clean", [("nothing of it",)]),
     ]
-    found = overlap.find(evaluation, training)
+    found = evaluation_overlap.find(evaluation, training)
     assert found.found == {
         "deep/fields.tsv.gz": {"mono": 1},
         "lines.txt": {"mono": 1},
@@ -189,8 +189,8 @@ FORMATS = {
 
 
 def find(folder, lines=(FIRST, SECOND)):
-    evaluation = overlap.evaluation_digests(folder)
-    return evaluation, overlap.find(evaluation, [("mono", [("\n".join(lines),)])])
+    evaluation = evaluation_overlap.evaluation_digests(folder)
+    return evaluation, evaluation_overlap.find(evaluation, [("mono", [("\n".join(lines),)])])
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -257,7 +257,7 @@ def test_what_could_not_be_read_is_named(tmp_path, name):
         assert find(tmp_path, [FIRST])[1].found == {name: {"mono": 1}}
     else:
         with pytest.raises(DataError, match=f"no text found; .*could not be read.*{name}"):
-            overlap.evaluation_digests(tmp_path)
+            evaluation_overlap.evaluation_digests(tmp_path)
 
 
 def test_what_is_no_file_is_named_and_links_are_followed(tmp_path):
@@ -283,4 +283,4 @@ def test_what_is_no_file_is_named_and_links_are_followed(tmp_path):
 def test_nothing_to_compare_with(tmp_path):
     (tmp_path / "short.txt").write_text("A fox.\n")
     with pytest.raises(DataError, match="no text found; set `check_overlap`"):
-        overlap.evaluation_digests(tmp_path)
+        evaluation_overlap.evaluation_digests(tmp_path)

@@ -6,7 +6,7 @@ from raw_text import write_raw
 from xlme_jax.api import load_tasks, prepare
 from xlme_jax.data.prepared import PreparedDataset, shared
 from xlme_jax.preparation import preparing, tokenizing
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 pytest.importorskip("seqio")
 load_tasks()

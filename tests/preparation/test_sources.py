@@ -11,8 +11,8 @@ from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
 from xlme_jax.preparation import sources
-from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.file_sources import DocumentFolder
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 LINES = {"en": ["One house.", "Two houses.", "Red."], "sw": ["Nyumba moja.", "Nyumba mbili."]}
 

@@ -15,7 +15,7 @@ from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
 from xlme_jax.preparation import hub
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 pytest.importorskip("seqio")
 pa = pytest.importorskip("pyarrow")

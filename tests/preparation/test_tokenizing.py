@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlme_jax.data import prepared
+from xlme_jax.data.prepared.writer import merge_parts, write_dataset
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
-from xlme_jax.preparation import examples, tokenizing
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation import raw_examples, tokenizing
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 DOCUMENTS = [f"House {number} one.\nHouse {number} two." for number in range(700)]
 
@@ -58,7 +59,7 @@ def made(tmp_path_factory):
     (folder / "en.txt").write_text("\n\n".join(DOCUMENTS))
     vocabulary = train_vocabulary(DOCUMENTS, 200, byte_fallback=False, allow_smaller=True)
     write_vocabulary(vocabulary, folder / "vocabulary.model")
-    read = functools.partial(examples.documents, 1000, folder / "en.txt")
+    read = functools.partial(raw_examples.documents, 1000, folder / "en.txt")
     job = tokenizing.Job("en", "train", "monolingual", ("en",), ("en.txt",), 0, "x", reads=(read,))
     return folder, tokenizing.Unit(job, 0), vocabulary
 
@@ -79,8 +80,8 @@ def test_parts_hold_so_many_texts_each(made, tmp_path, monkeypatch, size):
         min(size, 700 - start) for start in range(0, 700, size)
     ]
     assert sum(progress) == 700
-    row = prepared.merge_parts(tmp_path, rows)
-    prepared.write_dataset(tmp_path, [row], model, vocabulary.size)
+    row = merge_parts(tmp_path, rows)
+    write_dataset(tmp_path, [row], model, vocabulary.size)
     dataset = prepared.PreparedDataset.load(tmp_path)
     found = np.concatenate(list(dataset.records(dataset.task("en")))).tolist()
     assert found == [i for text in DOCUMENTS for i in (0, *vocabulary.encode(text), 2)]
@@ -89,7 +90,7 @@ def test_parts_hold_so_many_texts_each(made, tmp_path, monkeypatch, size):
 def test_an_unreadable_file_leaves_no_part(made, tmp_path):
     folder, unit, _ = made
     (tmp_path / "empty.txt").write_text("\n")
-    read = functools.partial(examples.documents, 1000, tmp_path / "empty.txt")
+    read = functools.partial(raw_examples.documents, 1000, tmp_path / "empty.txt")
     unit = dataclasses.replace(unit, job=dataclasses.replace(unit.job, reads=(read,)))
     config = PrepareConfig(str(tmp_path / "out"), tasks=("cc100",))
     with pytest.raises(DataError, match=r"empty\.txt: no text"):

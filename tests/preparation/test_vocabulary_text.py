@@ -7,7 +7,7 @@ from xlme_jax import api
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import VocabularyError
 from xlme_jax.preparation import vocabulary_text
-from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.vocabulary_text import LanguageText, sample_text, temperature_quotas
 
 

@@ -9,7 +9,7 @@ import pytest
 from helpers import tiny
 from helpers.runs import assert_same_batch, load, run_and_read
 
-from xlme_jax.runs import inspecting
+from xlme_jax.runs import batch_inspection
 
 STEPS, STEP = 6, 4
 SAVED = {"TRAIN_STEPS": STEPS, "CHECKPOINT_EVERY": 1, "Loop__keep_checkpoints": 9}
@@ -49,7 +49,7 @@ def predicted(of_system):
     @functools.cache
     def get(system):
         config, model_dir, _ = of_system(system)
-        return inspecting.inspect_batch(config, STEP, f"{model_dir}/checkpoints/{STEP - 1}")
+        return batch_inspection.inspect_batch(config, STEP, f"{model_dir}/checkpoints/{STEP - 1}")
 
     return get
 
@@ -57,7 +57,7 @@ def predicted(of_system):
 @pytest.fixture
 def without_model(monkeypatch):
     """Reads batches alone: compiles nothing."""
-    monkeypatch.setattr(inspecting, "_read", lambda *_: ({}, {}))
+    monkeypatch.setattr(batch_inspection, "_read", lambda *_: ({}, {}))
 
 
 def from_readings(rows):
@@ -110,7 +110,7 @@ def test_metrics_are_those_of_the_log(of_system, predicted, system):
 @pytest.mark.parametrize("system", tiny.slow_except({"xlme"}, SYSTEMS))
 def test_without_weights_the_batch_and_its_masks_are_the_same(of_system, predicted, system):
     config, _, read = of_system(system)
-    with_weights, found = predicted(system), inspecting.inspect_batch(config, STEP)
+    with_weights, found = predicted(system), batch_inspection.inspect_batch(config, STEP)
     assert_same_batch(found, read[STEP - 1])
     assert found.metrics == {}
     changed = 0
@@ -125,8 +125,8 @@ def test_without_weights_the_batch_and_its_masks_are_the_same(of_system, predict
 
 def test_the_step_after_a_checkpoint_is_the_default(of_system, without_model):
     config, model_dir, read = of_system("xlme")
-    assert inspecting.inspect_batch(config).step == 1
-    found = inspecting.inspect_batch(config, checkpoint=f"{model_dir}/checkpoints/2")
+    assert batch_inspection.inspect_batch(config).step == 1
+    found = batch_inspection.inspect_batch(config, checkpoint=f"{model_dir}/checkpoints/2")
     assert found.step == 3
     assert_same_batch(found, read[2])
 
@@ -135,14 +135,14 @@ def test_reading_begins_at_the_newest_checkpoint_before_the_step(
     of_system, without_model, monkeypatch
 ):
     config, model_dir, read = of_system("xlme")
-    advance, count = inspecting.BatchIterator.__next__, []
+    advance, count = batch_inspection.BatchIterator.__next__, []
     monkeypatch.setattr(
-        inspecting.BatchIterator, "__next__", lambda self: count.append(1) or advance(self)
+        batch_inspection.BatchIterator, "__next__", lambda self: count.append(1) or advance(self)
     )
     # The weights may be later ones than those of the step.
-    assert_same_batch(inspecting.inspect_batch(config, 4, str(model_dir)), read[3])
+    assert_same_batch(batch_inspection.inspect_batch(config, 4, str(model_dir)), read[3])
     assert len(count) == 1
-    assert_same_batch(inspecting.inspect_batch(config, 1, str(model_dir)), read[0])
+    assert_same_batch(batch_inspection.inspect_batch(config, 1, str(model_dir)), read[0])
     assert len(count) == 2
 
 
@@ -150,21 +150,21 @@ def test_positions_in_other_data_are_not_used(of_system, without_model, tmp_path
     _, model_dir, _ = of_system("xlme")
     other = tiny.write_tiny_data(tmp_path, seed=1)
     config = load(model_dir, other, objective="xlme", **SAVED | SYSTEMS["xlme"])
-    found = inspecting.inspect_batch(config, 3, f"{model_dir}/checkpoints/2")
+    found = batch_inspection.inspect_batch(config, 3, f"{model_dir}/checkpoints/2")
     assert_same_batch(found, {rows.stream.name: rows.arrays for rows in
-                              inspecting.inspect_batch(config, 3).streams})  # fmt: skip
+                              batch_inspection.inspect_batch(config, 3).streams})  # fmt: skip
 
 
 @pytest.mark.parametrize("step", [0, -1, STEPS + 1])
 def test_steps_that_the_run_does_not_have(of_system, step):
     config, _, _ = of_system("xlme")
     with pytest.raises(ValueError, match=f"step = {step}: the run has the steps 1 to .* = {STEPS}"):
-        inspecting.inspect_batch(config, step)
+        batch_inspection.inspect_batch(config, step)
 
 
 def test_a_finished_run_shows_its_last_step(of_system, without_model):
     config, model_dir, _ = of_system("xlme")
-    found = inspecting.inspect_batch(config, None, str(model_dir))
+    found = batch_inspection.inspect_batch(config, None, str(model_dir))
     assert found.step == STEPS
 
 
@@ -173,16 +173,16 @@ def test_data_that_is_not_prepared_is_named(tmp_path):
     with pytest.raises(
         ValueError, match=r"holds no prepared data set\. Make it with\n  prepare it"
     ):
-        inspecting.inspect_batch(config, 1, prepare_command=["prepare", "it"])
+        batch_inspection.inspect_batch(config, 1, prepare_command=["prepare", "it"])
 
 
 def test_checkpoints_that_do_not_fit_are_named(of_system, tiny_data, tmp_path):
     config = load(tmp_path, tiny_data, objective="xlm", **SAVED | SYSTEMS["xlm"])
     with pytest.raises(ValueError, match="has no checkpoint"):
-        inspecting.inspect_batch(config, 1, str(tmp_path))
+        batch_inspection.inspect_batch(config, 1, str(tmp_path))
     _, other, _ = of_system("xlme")
     with pytest.raises(ValueError, match="Warm starts need the same objective"):
-        inspecting.inspect_batch(config, 1, str(other))
+        batch_inspection.inspect_batch(config, 1, str(other))
 
 
 ON_EIGHT = """
@@ -212,11 +212,11 @@ def test_eight_devices_show_the_same_and_import_no_tensorflow(of_system, tiny_da
     output = tiny.run(["-c", ON_EIGHT, *arguments], devices=8)
     found = json.loads(output.split("FOUND ")[1].splitlines()[0])
     assert found["unwanted"] == []
-    one = inspecting.inspect_batch(config, STEP, checkpoint)
+    one = batch_inspection.inspect_batch(config, STEP, checkpoint)
     for rows in one.streams:
         expected = rows.reading.detection.tokens.tolist()
         assert found["samples"][rows.stream.name] == expected
-    assert found["text"] == inspecting.inspect_batch(config, STEP).text()
+    assert found["text"] == batch_inspection.inspect_batch(config, STEP).text()
     for name, value in one.metrics.items():
         np.testing.assert_allclose(found["metrics"][name], value, rtol=1e-4, err_msg=name)
 

@@ -5,10 +5,10 @@ import re
 import pytest
 from helpers import tiny
 
-from xlme_jax.runs.demands import Machine, this_machine, too_large
+from xlme_jax.runs.demands import HostDevices, this_machine, too_large
 from xlme_jax.studies.papers import pretraining
 
-LAPTOP = Machine("2 CPU cores", 24 << 30, 4e11)
+LAPTOP = HostDevices("2 CPU cores", 24 << 30, 4e11)
 TUNED = "python -m xlme_jax.sweep --gin_file=gin_configs/finetune/xnli.gin --output=a"
 QUICK = "python -m xlme_jax.train --gin_file=gin_configs/runs/laptop_xlm.gin"
 
@@ -26,8 +26,8 @@ def test_the_papers_sizes_need_more_than_a_laptop():
     gigabytes = int(re.search(r"take (\d+) GiB; 2 CPU cores have 24", found[commands[1]])[1])
     layer = 12 * 1536**2 + 13 * 1536
     assert gigabytes == pytest.approx(16 * (56 * layer + 500_000 * 1536) / 2**30, rel=0.03)
-    assert not too_large(commands, Machine("a cluster", 10**15, 1e18))
-    assert not too_large(commands, Machine("something unknown", 0, None))
+    assert not too_large(commands, HostDevices("a cluster", 10**15, 1e18))
+    assert not too_large(commands, HostDevices("something unknown", 0, None))
 
 
 def test_this_machine_has_memory_and_a_rate():

@@ -14,7 +14,7 @@ from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.alignment import _aligner, _rows
 from xlme_jax.ops.vocabulary_head import num_chunks
 from xlme_jax.runs import models
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.mesh import MeshConfig, unbox
 
 # Float32 sums in another order: a few units in the last place of values of about 1, after a layer.

@@ -10,7 +10,7 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.alignment_matrices import read_matrix
 from xlme_jax.evaluation.beam_search import BeamSearch
-from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.evaluation.random_translations import Sampling
 from xlme_jax.evaluation.translation import Hypothesis, Translator
 from xlme_jax.evaluation.translation_scores import score as score_lines
 from xlme_jax.model.encoder import EncoderConfig

@@ -3,7 +3,7 @@ import pytest
 from xlme_jax.api import prepare
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 seqio = pytest.importorskip("seqio")
 

@@ -12,7 +12,7 @@ from xlme_jax.api import prepare
 from xlme_jax.data.prepared import PreparedDataset, writer
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation import beam_parts, tokenizing
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 

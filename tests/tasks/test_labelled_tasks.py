@@ -11,6 +11,7 @@ from helpers import chemprot_files
 from xlme_jax.api import prepare
 from xlme_jax.data.batches import mixing
 from xlme_jax.data.benchmarks import featurize, labelled_rows
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, benchmark
 from xlme_jax.data.benchmarks.examples import (
     IGNORED,
     Answer,
@@ -18,11 +19,10 @@ from xlme_jax.data.benchmarks.examples import (
     TaggedExample,
     TextExample,
 )
-from xlme_jax.data.benchmarks.registry import BENCHMARKS, benchmark
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 tfds = pytest.importorskip("tensorflow_datasets")
 seqio = pytest.importorskip("seqio")

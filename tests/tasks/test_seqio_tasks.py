@@ -10,7 +10,7 @@ from xlme_jax.data.batches import mixing
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 seqio = pytest.importorskip("seqio")
 
@@ -112,7 +112,7 @@ def test_rates_follow_file_sizes_by_the_training_rule(raw, cc100):
 
 def test_rates_of_known_examples():
     from xlme_jax.data.cldr.corpus import CldrConfig
-    from xlme_jax.preparation.config import CldrCorpus
+    from xlme_jax.preparation.prepare_config import CldrCorpus
 
     corpus = CldrCorpus(CldrConfig(("de", "en"), kinds=("date",)), documents=3, pairs=5)
     assert tasks.cldr.register(corpus) == ["cldr", "cldr_bitext"]

@@ -11,7 +11,7 @@ from toy import Batches, StopAt, Toy
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.training import loop, starting
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.run import Run

@@ -12,7 +12,7 @@ from xlme_jax.checkpoints.saved import read_record, recorded_choices, saved_step
 from xlme_jax.objectives.base import Diagnostics, WarmStart
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.journal import Diverged
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.run import Run

@@ -138,7 +138,7 @@ from jax.sharding import AxisType, Mesh
 from xlme_jax.configuration import loading
 from xlme_jax.training import loop, model_info, step as steps
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 config = loading.load(["gin_configs/models/xlme.gin", sys.argv[1]], [], "Train")
 objective = config.objective.build(200)

@@ -10,7 +10,7 @@ from xlme_jax.model import flop_conventions, flops
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import model_info
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 SHAPES = {"monolingual": (8, 32), "bitext": (16, 32)}
 

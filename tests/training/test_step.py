@@ -13,11 +13,11 @@ from xlme_jax.configuration import loading
 from xlme_jax.objectives.base import init_carried
 from xlme_jax.objectives.freezing import freeze
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training import step as steps
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
-from xlme_jax.training.state import init_state
+from xlme_jax.training.sharded_state import init_state
 
 
 def toy_step(micro_batches=1, seed=3, optimizer=None):

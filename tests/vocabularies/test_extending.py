@@ -31,7 +31,7 @@ def old():
 
 def test_new_text_needs_fewer_tokens_and_old_text_as_many(old):
     fresh = lines_of("el", 500) + lines_of("sw", 500)
-    new = extending.extend(old, fresh, 200, kept=lines_of("en", 500))
+    new = extending.extend(old, fresh, 200, old_text=lines_of("en", 500))
     assert new.size == old.size + 200
     assert vocabulary_extension.parent(new) == (old.digest, old.size)
     english = extending.changes(old, new, lines_of("en", 200, seed=1))
@@ -40,13 +40,13 @@ def test_new_text_needs_fewer_tokens_and_old_text_as_many(old):
         found = extending.changes(old, new, lines_of(language, 200))
         assert (found.lines, found.changed) == (200, 200)
         assert found.tokens < 0.7 * found.tokens_before
-    assert extending.extend(old, fresh, 200, kept=lines_of("en", 500)).digest == new.digest
+    assert extending.extend(old, fresh, 200, old_text=lines_of("en", 500)).digest == new.digest
 
 
 def test_pieces_that_old_text_uses_are_left_out(old):
     fresh, kept = lines_of("sw", 500), lines_of("en", 500, seed=1)
     free = extending.extend(old, fresh, 100)
-    bound = extending.extend(old, fresh, 100, kept=kept)
+    bound = extending.extend(old, fresh, 100, old_text=kept)
     assert extending.changes(old, bound, kept).changed < extending.changes(old, free, kept).changed
     counts, _ = extending.token_counts(bound, kept)
     rates, own = counts / counts.sum(), extending.token_counts(bound, fresh)[0]

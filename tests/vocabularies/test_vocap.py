@@ -11,7 +11,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from xlme_jax import api
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError, train_vocabulary
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.storage.paths import as_path
 from xlme_jax.vocabularies import candidates, merging, vocap
 from xlme_jax.vocabularies.vocap import VocapConfig

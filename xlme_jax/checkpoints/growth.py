@@ -34,19 +34,19 @@ class Growth:
     sources: np.ndarray = dataclasses.field(repr=False)
 
     def shapes(
-        self, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]
+        self, saved: Mapping[str, tuple[int, ...]], abstract: Mapping[str, tuple[int, ...]]
     ) -> dict[str, tuple[int, ...]]:
         """Returns the shapes of a checkpoint's weights after they have grown.
 
         Args:
-          found: {dotted name of this model: shape in the checkpoint}.
-          wanted: {dotted name: shape in this model}.
+          saved: {dotted name of this model: shape in the checkpoint}.
+          abstract: {dotted name: shape in this model}.
         """
         return {
-            name: wanted[name][:1] + shape[1:]
-            if name in self.tables and name in wanted and shape[:1] == (self.padded,)
+            name: abstract[name][:1] + shape[1:]
+            if name in self.tables and name in abstract and shape[:1] == (self.padded,)
             else shape
-            for name, shape in found.items()
+            for name, shape in saved.items()
         }
 
     def small(self, name: str, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -276,16 +276,16 @@ def compare_digests(tree: Any, expected: Mapping[str, str]) -> None:
             raise Damaged(f"{name} is not what was saved (digests differ)")
 
 
-def read_arrays(checkpoint: Path, wanted: Any, expected: Mapping[str, str]) -> Any:
+def read_arrays(checkpoint: Path, abstract: Any, expected: Mapping[str, str]) -> Any:
     """Reads parts of a checkpoint's state.
 
     Args:
       checkpoint: the checkpoint.
-      wanted: ShapeDtypeStructs with shardings of the parts to read, as in the state.
+      abstract: ShapeDtypeStructs with shardings of the parts to read, as in the state.
       expected: {dotted name: digest}.
 
     Returns:
-      The tree `wanted` with arrays.
+      The tree `abstract` with arrays.
 
     Raises:
       ValueError: the checkpoint is damaged; names it.
@@ -294,8 +294,8 @@ def read_arrays(checkpoint: Path, wanted: Any, expected: Mapping[str, str]) -> A
         read = ocp.PyTreeCheckpointer().restore(
             checkpoint / "state",
             args=ocp.args.PyTreeRestore(
-                item=wanted,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+                item=abstract,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
                 partial_restore=True,
             ),
         )
@@ -324,15 +324,15 @@ def tree_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
 
 
 def compare_shapes(
-    found: Mapping[str, tuple[int, ...]], abstract_params: Params, where: str, remedy: str
+    saved_shapes: Mapping[str, tuple[int, ...]], abstract_params: Params, where: str, remedy: str
 ) -> None:
     """Raises ValueError, naming the first weight that is missing, misshapen or unexpected."""
     expected = tree_shapes(abstract_params)
     for name, shape in expected.items():
-        if found.get(name) != shape:
-            problem = f"has shape {found[name]}" if name in found else "is missing"
+        if saved_shapes.get(name) != shape:
+            problem = f"has shape {saved_shapes[name]}" if name in saved_shapes else "is missing"
             raise ValueError(
                 f"{where}: weight {name} {problem}, this model needs {shape}. {remedy}"
             )
-    if extra := sorted(found.keys() - expected.keys()):
+    if extra := sorted(saved_shapes.keys() - expected.keys()):
         raise ValueError(f"{where}: this model has no weight {extra[0]}. {remedy}")

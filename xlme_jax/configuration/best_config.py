@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.training.best import Best
 
 

@@ -12,7 +12,7 @@ import gin
 
 from xlme_jax.checkpoints.saved import read_record
 from xlme_jax.configuration import earlier_names
-from xlme_jax.configuration.files import (
+from xlme_jax.configuration.gin_files import (
     ROOT,
     check_source,
     check_stored,

@@ -12,7 +12,6 @@ import gin
 
 from xlme_jax.configuration.values import ConfigError, convert, type_name
 from xlme_jax.evaluation import measures
-from xlme_jax.evaluation.measure import Measure
 
 # Defined by every configuration, so that every run can override them.
 MACROS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
@@ -24,7 +23,7 @@ SYSTEMS = {
     "InfoXLM": "objectives.infoxlm:InfoXLMConfig",
     "VECO": "objectives.veco:VecoConfig",
     "FineTune": "objectives.finetune:FineTuneConfig",
-    "Translate": "objectives.translate:TranslateConfig",
+    "Translate": "objectives.translator:TranslateConfig",
 }
 # What `add` adds is a class, not a path.
 CONFIGURABLES: dict[str, str | type] = {
@@ -48,9 +47,9 @@ CONFIGURABLES: dict[str, str | type] = {
     "Masking": "objectives.masked_lm:MaskingConfig",
     "Encoder": "model.encoder:EncoderConfig",
     **measures.EVALUATORS,
-    "Prepare": "preparation.config:PrepareConfig",
+    "Prepare": "preparation.prepare_config:PrepareConfig",
     "Sweep": "configuration.sweep_config:SweepConfig",
-    "CldrCorpus": "preparation.config:CldrCorpus",
+    "CldrCorpus": "preparation.prepare_config:CldrCorpus",
     "Cldr": "data.cldr.corpus:CldrConfig",
 }
 
@@ -78,7 +77,7 @@ def add(name: str, cls: type) -> None:
     CONFIGURABLES.setdefault(name, cls)
     if (known := class_of(name)) is not cls:
         raise ValueError(f"{name} is the gin name of {known.__qualname__}; choose another name.")
-    if issubclass(cls, Measure) and name not in measures.EVALUATORS:
+    if CONFIGURABLES[name] is cls:  # From outside: those of the table are paths.
         measures.add(cls)
     if name not in _in_gin:
         gin.external_configurable(checked(name, cls), name=name, module="xlme_jax")

@@ -12,7 +12,7 @@ from typing import Any
 from absl import flags
 
 from xlme_jax.preparation import sources
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 flags.DEFINE_list(
     "tasks",

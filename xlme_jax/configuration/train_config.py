@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from xlme_jax.configuration.registry import SYSTEMS
 from xlme_jax.data.batches.pair_layouts import Translations
 from xlme_jax.data.batches.streams import STREAMS, PairStream, Stream
-from xlme_jax.data.prepared.cache import DEFAULT_GB
+from xlme_jax.data.prepared.local_copies import DEFAULT_GB
 from xlme_jax.objectives.base import StreamInput
 from xlme_jax.objectives.system_config import SystemConfig
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.training.best import Best
 from xlme_jax.training.loop_config import LoopConfig

@@ -33,7 +33,7 @@ from xlme_jax.evaluation.measure import About, Measure, Request, ScoreColumn, Sc
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.readouts import DESCRIPTIONS, RAW, normalised
 from xlme_jax.evaluation.results import prediction_files
-from xlme_jax.evaluation.training_text import Fitted, Sample
+from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 from xlme_jax.validation.fields import check_at_least
 
 Pair = tuple[int, int]
@@ -151,7 +151,7 @@ class Bucc(Measure):
             return encoding.pool(subject.encode(params, rows)[layer], rows, self.pooling)
 
         compiled = jax.jit(pooled)
-        sample = Sample(
+        sample = EncodedSample(
             subject.training_text,
             [corpus.languages for corpus in corpora],
             min(self.length, subject.max_length or self.length),

@@ -14,12 +14,12 @@ import jax
 import numpy as np
 
 from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, Benchmark, benchmark
 from xlme_jax.data.benchmarks.examples import Example, Features, Kind
 from xlme_jax.data.benchmarks.featurize import encode
-from xlme_jax.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
 from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.text.reading import ReadReport
-from xlme_jax.evaluation import answers, encoding, scores
+from xlme_jax.evaluation import answer_spans, encoding, scores
 from xlme_jax.evaluation.measure import About, Measure, Request
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.results import prediction_files
@@ -80,8 +80,8 @@ class TaskEvaluation(Measure):
     @classmethod
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
         """See `Measure.requested`."""
-        own = [measure for measure in configured if isinstance(measure, cls)]
-        settings = own[0] if own else cls()
+        matching = [measure for measure in configured if isinstance(measure, cls)]
+        settings = matching[0] if matching else cls()
         return dataclasses.replace(
             settings,
             folder=request.data or settings.folder,
@@ -157,10 +157,10 @@ class _File:
     ):
         self.settings, self.task, self.language = settings, task, language
         examples = task.read(settings._folder(task), settings.split, language, report)
-        self._rules = answers.SQUAD
+        self._rules = answer_spans.SQUAD
         if task.kind == "question_answering":
             # Language of the context: "de-en" of MLQA has German contexts.
-            self._rules = answers.rules_of(task.name, language.split("-")[0])
+            self._rules = answer_spans.rules_of(task.name, language.split("-")[0])
         gold = [_gold(example, self._rules.no_answer) for example in examples[: settings.limit]]
         labelled = [example for example, some in zip(examples, gold) if some]
         if not labelled:
@@ -208,7 +208,7 @@ class _File:
         for row, values in zip(self.rows, logits):
             windows[row.example].append((row, values))
         decoded = [
-            answers.decode(
+            answer_spans.decode(
                 windows[index],
                 example.context,  # type: ignore[union-attr]  # Examples of QA have a context.
                 n_best=self.settings.n_best,
@@ -219,7 +219,7 @@ class _File:
         threshold = float("inf")
         if self._rules.no_answer:
             # As in SQuAD 2.0's script: the best threshold on these same questions.
-            threshold, _ = answers.best_null_threshold(self.gold, decoded)
+            threshold, _ = answer_spans.best_null_threshold(self.gold, decoded)
         return {
             example.id: prediction.answer(threshold)
             for example, prediction in zip(self.examples, decoded)

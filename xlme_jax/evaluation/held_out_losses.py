@@ -100,8 +100,8 @@ class HeldOut(Measure):
     def ratios(self, context: Context) -> Ratios:
         """Plans the rows and returns a function from parameters to metrics.
 
-        Every process must call it, under `training.state.sharding_rules`. A metric is the sum of
-        its numerators divided by the sum of its denominators, over all rows.
+        Every process must call it, under `training.sharded_state.sharding_rules`. A metric is
+        the sum of its numerators divided by the sum of its denominators, over all rows.
 
         Raises:
           ValueError: the objective has no loss on held-out text, or no stream has any.

@@ -16,7 +16,7 @@ from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.measure import About, Measure, Request
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.retrieval import TRAINED, Candidates, RetrievalProbe, figures, flat
-from xlme_jax.evaluation.training_text import Fitted, Sample
+from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 from xlme_jax.validation.fields import check_at_least
 
 TASK = "held_out_retrieval"
@@ -84,7 +84,7 @@ class HeldOutRetrieval(Measure):
             encoding.batches, row_multiple=subject.row_multiple, batch_tokens=self.batch_tokens
         )
         languages = dict.fromkeys(translations.languages for translations in candidates.values())
-        sample = Sample(subject.training_text, languages, length, lay_out, self.readouts)
+        sample = EncodedSample(subject.training_text, languages, length, lay_out, self.readouts)
         batches = {
             name: lay_out(list(flat(translations.pairs)))
             for name, translations in candidates.items()

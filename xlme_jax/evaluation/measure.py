@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
-from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.context import Context, MakeEvaluator
@@ -202,15 +201,17 @@ class Measure(abc.ABC):
           ValueError: there is no such folder, or it lacks the languages.
         """
         known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        own: list[Any] = [measure for measure in configured if type(measure) is cls]
+        matching: list[Any] = [measure for measure in configured if type(measure) is cls]
         values = {
             name: value
             for name, value in vars(request).items()
             if name in known and value not in (None, ())
         }
-        if "folder" in known and (request.data or not own):
+        if "folder" in known and (request.data or not matching):
+            from xlme_jax.data.benchmarks import labelled_rows
+
             values["folder"] = str(labelled_rows.folder_of(request.data, task))
-        return dataclasses.replace(own[0], **values) if own else cls(**values)
+        return dataclasses.replace(matching[0], **values) if matching else cls(**values)
 
     @classmethod
     def hub_type_of(cls, task: str) -> str:

@@ -3,11 +3,15 @@
 Classes are imported when they are used, so that a training run imports only its own evaluators.
 """
 
+from __future__ import annotations
+
 import functools
 import pkgutil
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
-from xlme_jax.evaluation.measure import Measure
+if TYPE_CHECKING:  # A run imports the classes that it uses.
+    from xlme_jax.evaluation.measure import Measure
 
 EVALUATORS: Mapping[str, str] = {
     "RetrievalProbe": "evaluation.retrieval:RetrievalProbe",
@@ -29,13 +33,15 @@ def classes() -> dict[str, type]:
     return {name: pkgutil.resolve_name(f"xlme_jax.{x}") for name, x in EVALUATORS.items()}
 
 
-def add(cls: type[Measure]) -> None:
-    """Adds a measure of another package; `configuration.registry.add` calls it.
+def add(cls: type[Any]) -> None:
+    """Adds a measure of another package; `configuration.registry.add` calls it with any class.
 
     Raises:
       ValueError: another measure has its name.
     """
-    for task in cls.task_names():
+    from xlme_jax.evaluation.measure import Measure
+
+    for task in cls.task_names() if issubclass(cls, Measure) else ():
         _check_same(task, _added.setdefault(task, cls), cls)
 
 
@@ -78,5 +84,7 @@ def _check_same(task: str, known: type[Measure], cls: type[Measure]) -> None:
 
 @functools.cache
 def _ours() -> dict[str, type[Measure]]:
+    from xlme_jax.evaluation.measure import Measure
+
     ours = [cls for cls in classes().values() if issubclass(cls, Measure)]
     return {task: cls for cls in ours for task in cls.task_names()}

@@ -97,9 +97,9 @@ def search(
     }
 
 
-def accuracies(found: Found) -> dict[str, np.ndarray]:
+def accuracies(retrieved: Found) -> dict[str, np.ndarray]:
     """Returns accuracy@1 of "forward", "backward" and their "mean" at each layer, float64[K]."""
-    ways = {way: found[way].mean(axis=1, dtype=np.float64) for way in ("forward", "backward")}
+    ways = {way: retrieved[way].mean(axis=1, dtype=np.float64) for way in ("forward", "backward")}
     return ways | {"mean": (ways["forward"] + ways["backward"]) / 2}
 
 

@@ -28,7 +28,7 @@ from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool_all
 from xlme_jax.evaluation.outcome import Result
-from xlme_jax.evaluation.training_text import Pooled, Sample, TrainingText
+from xlme_jax.evaluation.training_text import EncodedSample, Pooled, TrainingText
 from xlme_jax.objectives.masked_lm import check_lengths
 from xlme_jax.validation.fields import check_at_least
 
@@ -173,7 +173,7 @@ class RetrievalProbe:
         dataset: PreparedDataset,
         encode: Encode,
         row_multiple: int = 1,
-        others: Mapping[str, Encode] = types.MappingProxyType({}),
+        further: Mapping[str, Encode] = types.MappingProxyType({}),
     ) -> Evaluator:
         """Reads the translations and returns an evaluator.
 
@@ -183,7 +183,7 @@ class RetrievalProbe:
             states [rows, L, D] of all layers, without dropout. Rows have one text `<s> x </s>`;
             segment id 0 is padding.
           row_multiple: the number of rows is rounded up to a multiple (devices that share a batch).
-          others: other encoders of the objective, by name.
+          further: other encoders of the objective, by name.
 
         Returns:
           (params, step) -> metrics, a pure function that every process must call. For the cosine at
@@ -214,7 +214,7 @@ class RetrievalProbe:
             for name, translations in candidates.items()
         }
         readout_names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
-        sample = Sample(
+        sample = EncodedSample(
             TrainingText(dataset),
             dict.fromkeys(translations.languages for translations in candidates.values()),
             longest,
@@ -238,7 +238,7 @@ class RetrievalProbe:
 
         encoders = {
             name: jax.jit(pool_all(encoder, "mean"))
-            for name, encoder in {"": encode, **others}.items()
+            for name, encoder in {"": encode, **further}.items()
         }
 
         def evaluate(params: Any, step: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ Gold and predicted items depend on the kind of task:
 - regression: a float each; pearson, spearman, as in SciPy.
 - tagging: a sequence of tag names each; chunk_f1, token_accuracy, as in seqeval.
 - question_answering: a collection of accepted answers against one text; f1, exact_match, by the
-  rules of `xlme_jax.evaluation.answers`.
+  rules of `xlme_jax.evaluation.answer_spans`.
 
 All are shares in [0, 1], except matthews, pearson and spearman in [-1, 1]. Empty input, and gold
 and predictions of different lengths, raise ValueError.
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from xlme_jax.data.benchmarks.examples import Kind
-from xlme_jax.evaluation import answers
+from xlme_jax.evaluation import answer_spans
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def score(
     gold: Sequence[Any],
     predicted: Sequence[Any],
     *,
-    rules: answers.Rules = answers.SQUAD,
+    rules: answer_spans.Rules = answer_spans.SQUAD,
 ) -> float:
     """Computes a metric by its name.
 
@@ -229,5 +229,5 @@ METRICS: Mapping[Kind, Mapping[str, Callable[..., float]]] = {
     "classification": {"accuracy": accuracy, "f1": f1, "micro_f1": micro_f1, "matthews": matthews},
     "regression": {"pearson": pearson, "spearman": spearman},
     "tagging": {"chunk_f1": chunk_f1, "token_accuracy": token_accuracy},
-    "question_answering": {"f1": answers.f1, "exact_match": answers.exact_match},
+    "question_answering": {"f1": answer_spans.f1, "exact_match": answer_spans.exact_match},
 }

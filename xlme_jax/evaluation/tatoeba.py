@@ -36,7 +36,7 @@ from xlme_jax.evaluation.measure import (
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.evaluation.retrieval import TRAINED, figures
-from xlme_jax.evaluation.training_text import Fitted, Sample
+from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 
 # Languages embedded at once: about 0.6 GB for 8 languages with Base.
 _AT_ONCE = 8
@@ -133,7 +133,7 @@ class Tatoeba(Measure):
             for start in range(0, len(languages), _AT_ONCE)
         ]
         readout_names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
-        sample = Sample(
+        sample = EncodedSample(
             subject.training_text,
             [(code, "en") for code in languages],
             _length(self, subject),

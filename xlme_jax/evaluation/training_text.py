@@ -72,9 +72,9 @@ class TrainingText:
             texts = _unique((*texts, *_unique(read, length)[:share]), length)
         return texts
 
-    def pairs(self, one: str, other: str, count: int, length: int) -> list[tuple[Text, Text]]:
+    def pairs(self, language: str, other: str, count: int, length: int) -> list[tuple[Text, Text]]:
         """Samples translations of two languages, in this order; empty if there are none."""
-        tags = tag_or_code(one), tag_or_code(other)
+        tags = tag_or_code(language), tag_or_code(other)
         tasks = [
             task
             for task in self._tasks
@@ -120,13 +120,13 @@ class Fitted:
         languages: tuple[str, str],
         source: np.ndarray,
         target: np.ndarray,
-        wanted: Sequence[str] = readouts.READOUTS,
+        names: Sequence[str] = readouts.READOUTS,
     ) -> dict[str, readouts.Found]:
         """Runs `readouts.search` on embeddings [K, N, D] with the languages' means and rotation."""
         centres = self.centres(languages)
         tags = tag_or_code(languages[0]), tag_or_code(languages[1])
         rotation = self.rotations.get(tags) if centres else None
-        return readouts.search(source, target, centres, rotation, wanted)
+        return readouts.search(source, target, centres, rotation, names)
 
     def centres(self, languages: tuple[str, str]) -> tuple[np.ndarray, np.ndarray] | None:
         """Returns the means of two languages in any spelling; None if one has no text."""
@@ -134,7 +134,7 @@ class Fitted:
         return None if source_mean is None or target_mean is None else (source_mean, target_mean)
 
 
-class Sample:
+class EncodedSample:
     """A tokenized sample of training text in batches, encoded with several sets of weights.
 
     Args:
@@ -142,7 +142,7 @@ class Sample:
       languages: pairs of languages that will be searched.
       length: maximum tokens per text.
       batches: function that lays texts out in rows.
-      wanted: names of readouts; text that none of them needs is not read.
+      names: names of readouts; text that none of them needs is not read.
       texts: number of texts per language.
       pairs: number of pairs per two languages.
     """
@@ -153,11 +153,11 @@ class Sample:
         languages: Iterable[tuple[str, str]],
         length: int,
         batches: Batcher,
-        wanted: Sequence[str] = readouts.READOUTS,
+        names: Sequence[str] = readouts.READOUTS,
         texts: int = TEXTS,
         pairs: int = PAIRS,
     ):
-        needed = readouts.available(wanted, True, True) != readouts.available(wanted, False, False)
+        needed = readouts.available(names, True, True) != readouts.available(names, False, False)
         languages = list(languages) if text is not None and needed else []
         self._texts: dict[str, list[Batch]] = {}
         self._pairs: dict[tuple[str, str], tuple[list[Batch], list[Batch]]] = {}
@@ -167,7 +167,7 @@ class Sample:
         both = [pair for pair in tags if text.languages.issuperset(pair)]
         for language in sorted({language for pair in both for language in pair}):
             self._texts[language] = batches(text.texts(language, texts, length))
-        for source, target in both if "procrustes" in wanted else []:
+        for source, target in both if "procrustes" in names else []:
             if translations := text.pairs(source, target, pairs, length):
                 sides = [batches([pair[side] for pair in translations]) for side in (0, 1)]
                 self._pairs[source, target] = (sides[0], sides[1])

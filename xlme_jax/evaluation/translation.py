@@ -1,4 +1,4 @@
-"""Translates texts with a model of `objectives.translate`, and scores translations."""
+"""Translates texts with a model of `objectives.translator`, and scores translations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.beam_search import NONE, BeamSearch, Found, search
 from xlme_jax.evaluation.encoding import Text
-from xlme_jax.evaluation.sampling import Sampling, sample
+from xlme_jax.evaluation.random_translations import Sampling, sample
 from xlme_jax.objectives.abilities import Decodes
 from xlme_jax.objectives.cross_attention import cross_attention
 
@@ -34,7 +34,7 @@ class Hypothesis(NamedTuple):
     is_cut: bool = False
 
 
-class Score(NamedTuple):
+class TranslationScore(NamedTuple):
     """How probable a model finds a given translation.
 
     Attributes:
@@ -55,7 +55,7 @@ class Translator:
     """Translates tokenized texts in batches of few shapes.
 
     Args:
-      objective: an `objectives.translate.Translate`.
+      objective: an `objectives.translator.Translate`.
       config: how to search, or to draw.
       row_multiple: devices that share a batch.
       batch_tokens: source tokens of a batch.
@@ -143,7 +143,7 @@ class Translator:
 
     def score(
         self, params: Any, pairs: Sequence[tuple[Text, Text]], language: str
-    ) -> Iterator[tuple[int, Score]]:
+    ) -> Iterator[tuple[int, TranslationScore]]:
         """Scores given translations.
 
         Args:
@@ -160,7 +160,7 @@ class Translator:
         """
         for numbers, (totals, counts) in self._of_pairs(self._score, params, pairs, language):
             for index, total, count in zip(numbers.tolist(), totals.tolist(), counts.tolist()):
-                yield index, Score(total, count)
+                yield index, TranslationScore(total, count)
 
     def attention(
         self, params: Any, pairs: Sequence[tuple[Text, Text]], language: str

@@ -51,7 +51,7 @@ class SystemScore(NamedTuple):
     p_value: float | None
 
 
-class Comparison(NamedTuple):
+class SystemScores(NamedTuple):
     """Scores of systems.
 
     Attributes:
@@ -196,7 +196,7 @@ def compare(
     systems: Mapping[str, Sequence[str]],
     tokenize: str | None = None,
     language: str = "",
-) -> Comparison:
+) -> SystemScores:
     """Scores translations by BLEU and chrF, and compares systems with the first.
 
     Args:
@@ -223,7 +223,7 @@ def compare(
     signatures, results = test()
     names: dict[str, str] = {name: name.replace("chrF2", "chrF") for name in signatures}
     scores: Any = results
-    return Comparison(
+    return SystemScores(
         {
             metric: [
                 SystemScore(system_score.score, float(system_score.ci), system_score.p_value)
@@ -235,21 +235,21 @@ def compare(
     )
 
 
-def to_text(found: Comparison, systems: Sequence[str]) -> str:
+def to_text(scored: SystemScores, systems: Sequence[str]) -> str:
     """Returns a table of the systems, and the signatures.
 
     "*" marks differences to the first system with p < .05.
     """
     width = max(map(len, systems))
-    lines = [f"{'':{width}}" + "".join(f"  {metric:>24}" for metric in found.scores)]
+    lines = [f"{'':{width}}" + "".join(f"  {metric:>24}" for metric in scored.scores)]
     for number, name in enumerate(systems):
         cells = []
-        for scores in found.scores.values():
+        for scores in scored.scores.values():
             score, margin, p_value = scores[number]
             cell = f"{score:.2f} +- {margin:.2f}"
             if p_value is not None:
                 cell += f" p={p_value:.3f}{'*' if p_value < 0.05 else ' '}"
             cells.append(f"  {cell:>24}")
         lines.append(f"{name:{width}}{''.join(cells)}")
-    signatures = [f"{metric}: {text}" for metric, text in found.signatures.items()]
+    signatures = [f"{metric}: {text}" for metric, text in scored.signatures.items()]
     return "\n".join([*lines, *signatures, ""])

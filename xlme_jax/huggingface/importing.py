@@ -17,14 +17,14 @@ from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.data.vocabulary import write_vocabulary
+from xlme_jax.huggingface.folder_reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.folders import free_place, new_folder
-from xlme_jax.huggingface.reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.weights import to_tree
 from xlme_jax.model.flop_conventions import CONVENTIONS
 from xlme_jax.storage.files import replace_file
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import model_info
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 _log = logging.getLogger(__name__)
 _CONFIG_FILE, _INFO_FILE = "config.gin", "model-info.txt"
@@ -79,7 +79,9 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         state = TrainState(step, params, {}, abstract.opt_state)
     origin = str(source.resolve())
     record = RunRecord(
-        *({}, "", text),
+        {},
+        "",
+        text,
         vocabulary=folder.vocabulary.digest,
         origin=origin,
         flops_per_step=dict.fromkeys(CONVENTIONS, 0.0),

@@ -42,14 +42,14 @@ def front_matter(name: str, checkpoint: Path) -> list[str]:
     return ["model-index:", *_yaml([{"name": name, "results": entries}])]
 
 
-def model_index(found: results.Results) -> list[dict[str, Any]]:
+def model_index(evaluated: results.Results) -> list[dict[str, Any]]:
     """Returns an entry per data set, language and split, with the headline's metrics of the model.
 
     Values of baselines and of other encoders, and values that are not finite, are left out.
     """
     entries: dict[tuple[str, ...], dict[str, Any]] = {}
-    for name, value in found.headline.items():
-        row = _row_of(found.results, name, value)
+    for name, value in evaluated.headline.items():
+        row = _row_of(evaluated.results, name, value)
         if row is None or not math.isfinite(value):
             continue
         kind = _task_type(row)

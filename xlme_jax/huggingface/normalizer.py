@@ -136,12 +136,12 @@ def _analysed(charsmap: bytes) -> _Rules:
         joining.update(x for x in _CHARACTERS if unicodedata.combining(x))
         joining.update(*(unicodedata.normalize("NFD", x)[1:] for x in _CHARACTERS))
         joining.update(x for x in single if joining.intersection(table[x][:1]))
-    others = collections.defaultdict(list)
+    sources_of = collections.defaultdict(list)
     for source in several:
         if known.result(source) != table[source] or _NOT_COMPOSED.search(source):
-            others[table[source]].append(source)
+            sources_of[table[source]].append(source)
     sources = rf"(?=[\s\S][{_class(joining)}])(?:{_any(several)}|[\s\S])"
-    return dataclasses.replace(known, gaps="|".join(gaps), sources=sources, others=others)
+    return dataclasses.replace(known, gaps="|".join(gaps), sources=sources, others=sources_of)
 
 
 def _any(texts: Iterable[str]) -> str:

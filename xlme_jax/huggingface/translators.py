@@ -16,13 +16,13 @@ import numpy as np
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.huggingface.config import hf_config
+from xlme_jax.huggingface.config_json import hf_config
 from xlme_jax.huggingface.model_card import tokenizer_section
 from xlme_jax.huggingface.model_index import front_matter
 from xlme_jax.huggingface.tokenizer import tokenizer_files
 from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr, to_tensors
-from xlme_jax.objectives.translate import LANGUAGES, Translate
-from xlme_jax.runs.trained import Trained
+from xlme_jax.objectives.translator import LANGUAGES, Translate
+from xlme_jax.runs.trained import LoadedRun
 
 # The bias of tokens that are never predicted.
 _NEVER = -1e9
@@ -41,11 +41,11 @@ class Folder:
     tensors: dict[str, np.ndarray]
 
 
-def folder(loaded: Trained, name: str, command: str) -> Folder:
+def folder(loaded: LoadedRun, name: str, command: str) -> Folder:
     """Returns the folder of a translator.
 
     Args:
-      loaded: a checkpoint of `objectives.translate`.
+      loaded: a checkpoint of `objectives.translator`.
       name: name of the model, for its card.
       command: the command line, for its card.
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface import translators
-from xlme_jax.huggingface.config import hf_config
+from xlme_jax.huggingface.config_json import hf_config
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.model_card import model_card
 from xlme_jax.huggingface.packages import safetensors
@@ -30,10 +30,10 @@ from xlme_jax.huggingface.weights import (
 )
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import HEAD as TASK_HEAD
-from xlme_jax.objectives.translate import Translate
+from xlme_jax.objectives.translator import Translate
 from xlme_jax.runs import trained
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 MODEL_FILES = ("configuration_xlme.py", "modeling_xlme.py")
 
@@ -82,13 +82,13 @@ def load(checkpoint: str, vocabulary: str | None) -> Exported:
     return _exported(_trained(checkpoint, vocabulary))
 
 
-def _trained(checkpoint: str, vocabulary: str | None) -> trained.Trained:
+def _trained(checkpoint: str, vocabulary: str | None) -> trained.LoadedRun:
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         return trained.load(checkpoint, vocabulary, mesh, jnp.float32)
 
 
-def _exported(loaded: trained.Trained) -> Exported:
+def _exported(loaded: trained.LoadedRun) -> Exported:
     objective, words = loaded.objective, loaded.vocabulary
     tree = exported_params(objective, jax.device_get(loaded.params))
     layout = _layout(objective.encoder.config, words.size, tree.get("head"))

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from xlme_jax.model.cache import Cache
+from xlme_jax.model.decoding_cache import Cache
 from xlme_jax.model.encoder import (
     EncoderConfig,
     Layer,
@@ -14,7 +14,7 @@ from xlme_jax.model.encoder import (
     project_source,
 )
 from xlme_jax.model.heads import embed
-from xlme_jax.model.veco import EncoderDecoderLM
+from xlme_jax.model.veco_network import EncoderDecoderLM
 
 
 @jax.tree_util.register_dataclass

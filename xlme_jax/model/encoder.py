@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax.core import meta
 
-from xlme_jax.model.cache import Cache
+from xlme_jax.model.decoding_cache import Cache
 from xlme_jax.model.parameters import ONES, ZEROS, Initializer, parameter
 from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
 from xlme_jax.ops.activations import gelu

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import jax
 
 from xlme_jax.objectives.base import Batch, EncoderView, Params, Rows
-from xlme_jax.objectives.reading import Reading
+from xlme_jax.objectives.readings import Reading
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction
 
 if TYPE_CHECKING:  # A pre-training run loads neither benchmarks nor decoding.
-    from xlme_jax.data.benchmarks.registry import Benchmark
+    from xlme_jax.data.benchmarks.catalogue import Benchmark
     from xlme_jax.model.decoding import Decoder
 
 

@@ -2,7 +2,7 @@
 
 It is an objective like any other, so fine-tuning uses the loop, the checkpoints and the exact
 resume of pre-training. The pre-training objective defines the encoder, the table of benchmarks
-(`data.benchmarks.registry`) the task.
+(`data.benchmarks.catalogue`) the task.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.benchmarks.examples import IGNORED, Kind
 from xlme_jax.data.benchmarks.labelled_rows import find_benchmark
-from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.model import flops
 from xlme_jax.model.heads import TaskHead
 from xlme_jax.objectives.base import (
@@ -48,7 +48,7 @@ class FineTuneConfig(TunedConfig):
     """Fine-tuning of a pre-trained encoder on one task.
 
     Attributes:
-      task: name of the benchmark, such as "xnli" (`data.benchmarks.registry`).
+      task: name of the benchmark, such as "xnli" (`data.benchmarks.catalogue`).
       pretrained: the objective that the encoder was pre-trained with. If unbound, it is read from
         the checkpoint that INIT_FROM names.
       dropout: probability for the head's inputs and, in the encoder, for embeddings, sub-layers and

@@ -33,7 +33,7 @@ from xlme_jax.objectives.base import (
 )
 from xlme_jax.objectives.infoxlm_diagnostics import contrast_diagnostics
 from xlme_jax.objectives.masked_lm import MaskedBatch
-from xlme_jax.objectives.reading import Reading
+from xlme_jax.objectives.readings import Reading
 from xlme_jax.objectives.system_config import Paper
 from xlme_jax.objectives.xlme import XLM, XLMConfig
 from xlme_jax.ops import contrast, dropout

@@ -28,7 +28,7 @@ from xlme_jax.objectives.base import (
     Totals,
     stream_rng,
 )
-from xlme_jax.objectives.reading import Guess, Reading, at_slots
+from xlme_jax.objectives.readings import Guess, Reading, at_slots
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 

@@ -1,7 +1,7 @@
 """VECO: masked language modelling inside a sequence and across two, on one set of weights.
 
 The rows of both streams contain pairs: of adjacent segments of a document ("monolingual"), or of a
-sentence and its translation ("bitext"). See `model.veco` for how they are numbered.
+sentence and its translation ("bitext"). See `model.veco_network` for how they are numbered.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import optax
 
 from xlme_jax.data.token_ids import mask_id
 from xlme_jax.model.encoder import EncoderConfig, Memory, init_cross_attention
-from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, partners
+from xlme_jax.model.veco_network import EncoderDecoderLM, has_partner, joined, partners
 from xlme_jax.objectives.base import (
     Batch,
     Carried,
@@ -35,7 +35,7 @@ from xlme_jax.objectives.masked_lm import (
     MaskingConfig,
     OneEncoder,
 )
-from xlme_jax.objectives.reading import Reading
+from xlme_jax.objectives.readings import Reading
 from xlme_jax.objectives.system_config import Paper, SystemConfig
 from xlme_jax.objectives.veco_diagnostics import veco_diagnostics
 from xlme_jax.ops import dropout, masking
@@ -111,7 +111,11 @@ class VECO(OneEncoder):
         self._dtype = dtype
         model = self._model(config.encoder, vocab_size)
         super().__init__(
-            *(model, "__call__", config.masking, vocab_size, config.translation_pairs),
+            model,
+            "__call__",
+            config.masking,
+            vocab_size,
+            config.translation_pairs,
             config.bitext_masking,
         )
         self.inputs = {

@@ -37,7 +37,7 @@ from xlme_jax.objectives.masked_lm import (
     first_positions,
 )
 from xlme_jax.objectives.masked_lm_diagnostics import one_encoder_diagnostics
-from xlme_jax.objectives.reading import Detection, Reading
+from xlme_jax.objectives.readings import Detection, Reading
 from xlme_jax.objectives.system_config import Paper, SystemConfig
 from xlme_jax.objectives.xlme_diagnostics import xlme_diagnostics
 from xlme_jax.ops import dropout, masking
@@ -314,7 +314,11 @@ class XLM(OneEncoder):
         self.config = config
         model = MaskedLM(config.encoder, vocab_size, config.encoder.hidden_size, dtype)
         super().__init__(
-            *(model, "__call__", config.masking, vocab_size, config.translation_pairs),
+            model,
+            "__call__",
+            config.masking,
+            vocab_size,
+            config.translation_pairs,
             config.bitext_masking,
         )
 

@@ -27,7 +27,7 @@ import numpy as np
 from xlme_jax.data import prepared
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation import on_beam, tokenizing
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 

@@ -14,8 +14,8 @@ from xlme_jax.data import cldr
 from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.text.reading import ReadReport
-from xlme_jax.preparation import examples
-from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation import raw_examples
+from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.source_types import (
     Flag,
     LanguageText,
@@ -97,7 +97,7 @@ def find_cldr(corpus: CldrCorpus) -> list[TextTask]:
         task(
             NAME,
             (language,),
-            functools.partial(examples.cldr_documents, corpus, language),
+            functools.partial(raw_examples.cldr_documents, corpus, language),
             corpus.documents_per_split(),
         )
         for language in languages
@@ -106,7 +106,7 @@ def find_cldr(corpus: CldrCorpus) -> list[TextTask]:
         task(
             BITEXT_NAME,
             pair,
-            functools.partial(examples.cldr_pairs, corpus, pair),
+            functools.partial(raw_examples.cldr_pairs, corpus, pair),
             corpus.pairs_per_split(),
         )
         for pair in itertools.combinations(sorted(languages), 2)

@@ -14,7 +14,7 @@ from typing import Any
 from xlme_jax.data import prepared
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation import sources
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 _EARLIER_FOLDER = "in an earlier folder of bitext_dir"
 Dropped = list[dict[str, Any]]

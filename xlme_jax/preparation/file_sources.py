@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xlme_jax.data.text import held_out as held_out_data
-from xlme_jax.data.text.bitext import discover_bitext, group_by_pair, read_bitext
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.decompression import read_blocks
 from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of
 from xlme_jax.data.text.held_out import VALIDATION, Corpora, HeldOutText, corpus_name
+from xlme_jax.data.text.pair_readers import discover_bitext, group_by_pair, read_bitext
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, discover_documents
 from xlme_jax.data.text.tables import TableText
 from xlme_jax.data.text.text_digests import digest
-from xlme_jax.preparation import duplicates, examples
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation import duplicates, raw_examples
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import (
     Flag,
     LanguageText,
@@ -74,7 +74,7 @@ class DocumentFolder(Source):
 
 
 class PairFolder(Source):
-    """Folders of translation pairs in all formats of `xlme_jax.data.text.bitext`.
+    """Folders of translation pairs in all formats of `xlme_jax.data.text.pair_readers`.
 
     The tasks are `<name>_<lang>_<lang>`.
     """
@@ -173,7 +173,7 @@ def document_tasks(
 
 
 def _document_shard(max_document_chars: int, file: DocumentFile) -> Shard:
-    read = functools.partial(examples.documents, max_document_chars, file)
+    read = functools.partial(raw_examples.documents, max_document_chars, file)
     return Shard(name_of(file), read, (file_of(file),), _columns_of(file))
 
 
@@ -207,7 +207,7 @@ def _held_document_shard(
     held_out: HeldOutText, language: str, split: str, max_document_chars: int, file: DocumentFile
 ) -> Shard:
     read = functools.partial(
-        examples.split_documents,
+        raw_examples.split_documents,
         held_out.without_corpora(),
         language,
         split,
@@ -279,7 +279,7 @@ def _distinct(shards: Sequence[Shard]) -> Shard:
 
 
 def _mismatched(shard: Shard) -> Shard:
-    read = functools.partial(examples.mismatched_pairs, shard.read)
+    read = functools.partial(raw_examples.mismatched_pairs, shard.read)
     return dataclasses.replace(shard, read=read, key=f"{shard.key} mismatched")
 
 
@@ -301,7 +301,7 @@ def _held_pair_shard(held_out: HeldOutText, source: BitextSource, split: str) ->
     key = held_out.key(corpus_name(source), source.lang1, source.lang2)
     return dataclasses.replace(
         whole,
-        read=functools.partial(examples.split_pairs, held_out.without_corpora(), source, split),
+        read=functools.partial(raw_examples.split_pairs, held_out.without_corpora(), source, split),
         key=f"{whole.key} {key}",
         may_be_empty=whole.may_be_empty or split == VALIDATION,
     )
@@ -340,5 +340,5 @@ def _lines(held_out: HeldOutText | None, language: str, file: Path) -> Iterator[
 def _side(held_out: HeldOutText | None, source: BitextSource, side: int) -> Iterator[str]:
     if held_out is None:
         return (pair[side] for pair in read_bitext(source))
-    pairs = examples.split_pairs(held_out, source, "train", ReadReport())
+    pairs = raw_examples.split_pairs(held_out, source, "train", ReadReport())
     return (pair[side] for pair in pairs)

@@ -14,7 +14,7 @@ from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation import dropping, sources, tokenizing
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import TextTask
 from xlme_jax.preparation.sources import SeqioTasks
 from xlme_jax.preparation.tokenizing import Job

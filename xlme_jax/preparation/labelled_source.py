@@ -1,6 +1,6 @@
 """Labelled benchmarks as tasks, from the files of the official distributions.
 
-A benchmark of `xlme_jax.data.benchmarks.registry`, say "panx", becomes
+A benchmark of `xlme_jax.data.benchmarks.catalogue`, say "panx", becomes
 
 - `panx`: its English training data as split "train", and each language's dev and test data as
   splits of their own ("validation_de", "test_de");
@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.official.files import TRANSLATED
-from xlme_jax.data.benchmarks.registry import Benchmark, benchmark
+from xlme_jax.data.benchmarks.catalogue import Benchmark, benchmark
+from xlme_jax.data.benchmarks.official.finding import TRANSLATED
 from xlme_jax.data.text.reading import DataError
-from xlme_jax.preparation import examples
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation import raw_examples
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import Shard, TextTask, required_folder, task_name
 
 FOLDER_VARIABLE = "EVAL_DIR"
@@ -156,7 +156,7 @@ def _tasks_in(name: str, folder: Path) -> list[LabelledTask]:
     available = chosen.available(folder)
     if not available:
         raise DataError(
-            f"{folder} has no file of {name}; `xlme_jax.data.benchmarks.registry` describes the "
+            f"{folder} has no file of {name}; `xlme_jax.data.benchmarks.catalogue` describes the "
             "expected files."
         )
     return list_tasks(name, chosen, available)
@@ -168,7 +168,7 @@ def _with_shards(name: str, folder: Path, tasks: Sequence[LabelledTask]) -> list
         files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
 
     def shard(which: tuple[str, str]) -> Shard:
-        read = functools.partial(examples.labelled_examples, name, os.fspath(folder), *which)
+        read = functools.partial(raw_examples.labelled_examples, name, os.fspath(folder), *which)
         key = f"{which} {benchmark(name).labels}"
         return Shard(f"{folder / '-'.join(which)}", read, files, key)
 

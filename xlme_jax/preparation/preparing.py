@@ -24,6 +24,8 @@ from pathlib import Path
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.data.prepared.format import unseal_rows
+from xlme_jax.data.prepared.shared import remove_unused, share, shared_tasks
+from xlme_jax.data.prepared.writer import finished_task, merge_parts, write_dataset
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.vocabulary import (
@@ -31,10 +33,10 @@ from xlme_jax.data.vocabulary import (
     VocabularyError,
     train_vocabulary,
 )
-from xlme_jax.preparation import dropping, overlap, sources, tokenizing
+from xlme_jax.preparation import dropping, evaluation_overlap, sources, tokenizing
 from xlme_jax.preparation import workers as worker_pool
-from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.jobs import list_jobs
+from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.settings import write_settings
 from xlme_jax.preparation.tokenizing import Job, Unit
 from xlme_jax.storage import locks
@@ -88,10 +90,10 @@ def prepare(
         rows |= _run(config, load_seqio, str(model), pending)
         empty = [job for job in jobs if not rows[job].examples]
         _say_empty([job for job in empty if not dropping.is_filtered(config, rows[job])])
-        shared = prepared.share(output, [rows[job] for job in jobs])
+        shared = share(output, [rows[job] for job in jobs])
         table, dropped = dropping.drop(config, shared)
-        prepared.write_dataset(output, table, model, vocabulary.size, command, dropped)
-        prepared.remove_unused(output, shared)
+        write_dataset(output, table, model, vocabulary.size, command, dropped)
+        remove_unused(output, shared)
         write_settings(config, command)
         problem = _report_overlap(config, jobs) if config.check_overlap else ""
         remove_folder(output / prepared_format.PARTS_FOLDER)
@@ -165,10 +167,10 @@ def _report_overlap(config: PrepareConfig, jobs: Sequence[Job]) -> str:
     Returns:
       An error if not all evaluation files could be read, else "".
     """
-    evaluation = overlap.evaluation_digests(config.check_overlap)
+    evaluation = evaluation_overlap.evaluation_digests(config.check_overlap)
     training = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
     with worker_pool.open_bar(desc="overlap", unit="task", total=len(training), delay=5) as bar:
-        overlaps = overlap.find(evaluation, _training_text(training, bar.update))
+        overlaps = evaluation_overlap.find(evaluation, _training_text(training, bar.update))
     content = json.dumps({"folder": config.check_overlap, **overlaps.to_json()}, indent=1) + "\n"
     replace_file(as_path(config.output) / OVERLAP_FILE, content.encode())
     for line in (*overlaps.lines(), *evaluation.warnings()):
@@ -191,13 +193,13 @@ def _training_text(
 
 def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
     """Returns the rows of finished jobs, in the order of the jobs."""
-    shared, problems = prepared.shared_tasks(output)
+    shared, problems = shared_tasks(output)
     for problem in problems:
         _say(f"Tasks that share a file are prepared again: {problem}")
 
     def row_of(job: Job) -> prepared.TaskInfo | None:
         try:
-            row = prepared.finished_task(output, job.name, job.split, job.fingerprint)
+            row = finished_task(output, job.name, job.split, job.fingerprint)
         except prepared.PreparedDataError as error:
             _say(f"Task {job.name} ({job.split}) is prepared again: {error}")
             return None
@@ -225,7 +227,7 @@ def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
     Raises:
       DataError: The job has no text although it must.
     """
-    row = prepared.merge_parts(output, parts)
+    row = merge_parts(output, parts)
     if not row.examples and not job.may_be_empty:
         why = (
             ", ".join(f"{n} skipped: {reason}" for reason, n in row.skipped.items())

@@ -11,7 +11,7 @@ from typing import Any
 
 from xlme_jax.data.prepared.dataset import PreparedDataset
 from xlme_jax.data.prepared.format import FORMAT, SETTINGS_FILE, unseal
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.storage.sealed_json import seal

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError, ReadReport
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.tokenizing import Encode, Read
 from xlme_jax.storage.paths import as_path
 

@@ -3,7 +3,7 @@
 To add a source, add an entry to `SOURCES`. A folder of documents or of pair files is one line with
 `DocumentFolder` or `PairFolder`; for other formats, write a subclass of `Source` whose `find`
 returns `TextTask`s. Its flags, environment variable, SeqIO tasks and mixtures follow from the
-entry. Labelled benchmarks have a table of their own, `xlme_jax.data.benchmarks.registry`.
+entry. Labelled benchmarks have a table of their own, `xlme_jax.data.benchmarks.catalogue`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.preparation import labelled_source
 from xlme_jax.preparation.cldr_source import Cldr
-from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.file_sources import DocumentFolder, PairFolder
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import Flag, Source, TextTask, setting
 from xlme_jax.preparation.table_sources import CONTENT as TABLES
 from xlme_jax.preparation.table_sources import Table, TablePairs

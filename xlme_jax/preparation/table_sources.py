@@ -21,9 +21,9 @@ from xlme_jax.data.text.table_files import (
     discover_tables,
 )
 from xlme_jax.data.text.tables import TableText
-from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.file_sources import document_tasks, pair_tasks, pair_texts
 from xlme_jax.preparation.hub import download
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import Flag, LanguageText, Source, TextTask, setting
 from xlme_jax.storage.paths import as_path, is_file
 

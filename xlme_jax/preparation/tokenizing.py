@@ -15,14 +15,15 @@ import numpy as np
 
 from xlme_jax.data import prepared
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.benchmarks.catalogue import benchmark
+from xlme_jax.data.prepared.writer import BitextWriter, LabelledWriter, MonolingualWriter
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.storage.paths import as_path
 
 if TYPE_CHECKING:
-    from xlme_jax.preparation.config import PrepareConfig
+    from xlme_jax.preparation.prepare_config import PrepareConfig
 
 # Examples per call of SentencePiece, which starts a thread and memory of its own for each call, and
 # characters after which a batch of long texts ends.
@@ -31,10 +32,10 @@ _BATCH_CHARACTERS = 1 << 21
 # Texts per part, the unit that a Beam worker sorts in memory (a few hundred megabytes at most).
 # Labelled examples form a single part, since their readers load whole files anyway.
 PART_TEXTS = {"monolingual": 1 << 17, "bitext": 1 << 19, "labelled": 1 << 48}
-Writer = prepared.MonolingualWriter | prepared.BitextWriter | prepared.LabelledWriter
-WRITERS: dict[str, type[prepared.MonolingualWriter | prepared.BitextWriter]] = {
-    "monolingual": prepared.MonolingualWriter,
-    "bitext": prepared.BitextWriter,
+Writer = MonolingualWriter | BitextWriter | LabelledWriter
+WRITERS: dict[str, type[MonolingualWriter | BitextWriter]] = {
+    "monolingual": MonolingualWriter,
+    "bitext": BitextWriter,
 }
 _NO_LABELS = np.empty(0, np.int32)
 # Examples: a text (a labelled one as JSON, see `labelled_rows`), or the two texts of a pair.
@@ -197,7 +198,7 @@ def open_part(config: PrepareConfig, model: str, job: Job, shard: int, number: i
     make: Callable[..., Writer]
     if job.kind == "labelled":
         labels = labelled_rows.LABELS[benchmark(job.benchmark).kind]
-        make = functools.partial(prepared.LabelledWriter, labels=labels)
+        make = functools.partial(LabelledWriter, labels=labels)
     else:
         make = WRITERS[job.kind]
     return make(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.vocabulary import VocabularyError
 from xlme_jax.preparation import sources, workers
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import LanguageText
 
 # A sample should span a file, but reading all of a huge file for a small sample would take hours.

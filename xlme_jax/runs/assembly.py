@@ -16,9 +16,7 @@ from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import LabelledStream, PairStream
-from xlme_jax.data.prepared import (
-    PreparedDataset,
-)
+from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.base import Objective
 from xlme_jax.ops import products
@@ -28,7 +26,7 @@ from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, manifest, model_info
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.metrics import ReadSamples
 from xlme_jax.training.run import Run
 from xlme_jax.training.stopping import NEVER, NeverStop
@@ -170,9 +168,9 @@ def _samples_reader(built: parts.Parts, config: Any, mesh: jax.sharding.Mesh) ->
     """Returns what reads the run's samples, which need the texts of batches; None without any."""
     if not built.settings.samples_every:
         return None
-    from xlme_jax.runs import samples
+    from xlme_jax.runs import sample_reader
 
-    return samples.reader(built, config, mesh)
+    return sample_reader.reader(built, config, mesh)
 
 
 def _growth(

@@ -25,7 +25,7 @@ from xlme_jax.runs import trained
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def _common_record(checkpoints: Sequence[Path]) -> RunRecord:
     return records[-1]
 
 
-def _mean(loaded: trained.Trained, checkpoints: Sequence[Path]) -> Params:
+def _mean(loaded: trained.LoadedRun, checkpoints: Sequence[Path]) -> Params:
     """Returns the mean of the loaded weights and of others; holds two at a time."""
     total = loaded.params
     add = jax.jit(functools.partial(jax.tree.map, jax.numpy.add), donate_argnums=0)

@@ -10,12 +10,8 @@ from collections.abc import Sequence
 import jax
 
 from xlme_jax.configuration.train_config import TrainConfig
-from xlme_jax.data.prepared import (
-    PreparedDataError,
-    PreparedDataMissing,
-    PreparedDataset,
-)
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataMissing, PreparedDataset
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.settings import is_prepared
 from xlme_jax.runs import agreement
 from xlme_jax.training import peers

@@ -23,7 +23,7 @@ _DAYS = 30
 
 
 @dataclasses.dataclass(frozen=True)
-class Machine:
+class HostDevices:
     """Devices of a machine together.
 
     Attributes:
@@ -37,21 +37,21 @@ class Machine:
     flops: float | None
 
 
-def this_machine() -> Machine:
+def this_machine() -> HostDevices:
     """Returns the devices that JAX has here."""
     first, *rest = jax.local_devices()
     count = 1 + len(rest)
     if first.platform == "cpu":
         cores = len(os.sched_getaffinity(0))
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return Machine(f"{cores} CPU cores", memory, cores * _CORE_FLOPS)
+        return HostDevices(f"{cores} CPU cores", memory, cores * _CORE_FLOPS)
     peak = peak_flops(first.device_kind)
     memory = (first.memory_stats() or {}).get("bytes_limit", 0)
     name = f"{count} x {first.device_kind}"
-    return Machine(name, count * memory, None if peak is None else count * peak)
+    return HostDevices(name, count * memory, None if peak is None else count * peak)
 
 
-def too_large(commands: Iterable[str], machine: Machine) -> dict[str, str]:
+def too_large(commands: Iterable[str], machine: HostDevices) -> dict[str, str]:
     """Returns {command: why the machine is too small for it}.
 
     Args:
@@ -63,7 +63,7 @@ def too_large(commands: Iterable[str], machine: Machine) -> dict[str, str]:
     return {command: reason for command, reason in reasons.items() if reason}
 
 
-def _reason(command: str, machine: Machine) -> str:
+def _reason(command: str, machine: HostDevices) -> str:
     words = shlex.split(command.split(" && ")[0])
     if words[:3] != _TRAIN:
         return ""

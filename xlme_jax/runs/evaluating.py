@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from xlme_jax.checkpoints.saved import FOLDER, read_best
-from xlme_jax.data.benchmarks.registry import alternatives
+from xlme_jax.data.benchmarks.catalogue import alternatives
 from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import (
@@ -29,7 +29,7 @@ from xlme_jax.runs import trained
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.reports import pictures, planes
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.metrics import HELD_OUT
 
 _log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], result
 
 
 def _outcomes(
-    loaded: trained.Trained,
+    loaded: trained.LoadedRun,
     subject: Subject,
     settings: Mapping[str, Measure],
     options: Options,
@@ -250,7 +250,7 @@ def _similarities(outcome: Outcome) -> list[pictures.Curve]:
     ]
 
 
-def _training_text(data_dir: str | None, loaded: trained.Trained) -> TrainingText | None:
+def _training_text(data_dir: str | None, loaded: trained.LoadedRun) -> TrainingText | None:
     """Returns training text for readouts; None, with a message, if the run's data is missing.
 
     Raises:
@@ -286,7 +286,7 @@ def _selecting_tasks(tasks: Sequence[str], subject: Subject, layer: int | None) 
     return [selecting]
 
 
-def context_of(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> Context:
+def context_of(loaded: trained.LoadedRun, mesh: jax.sharding.Mesh) -> Context:
     """Returns the data and the objective of a checkpoint's run.
 
     Raises:

@@ -20,7 +20,7 @@ from xlme_jax.evaluation.encoding import Pooling, Text
 from xlme_jax.objectives.abilities import Detects, Fills
 from xlme_jax.runs import trained
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.validation.fields import check_one_of
 
@@ -66,7 +66,7 @@ class Model:
       loaded: the checkpoint: its configuration, vocabulary, objective and weights.
     """
 
-    def __init__(self, loaded: trained.Trained):
+    def __init__(self, loaded: trained.LoadedRun):
         self.loaded = loaded
         self._subject = loaded.subject()
         self._row_multiple = math.lcm(_ROWS, self._subject.row_multiple)

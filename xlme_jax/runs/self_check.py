@@ -18,7 +18,7 @@ from xlme_jax.tools.tuning import attention_candidates, attention_measurement, c
 from xlme_jax.tools.tuning.choosing import Candidate
 from xlme_jax.training import manifest
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 
@@ -26,7 +26,7 @@ _STEPS = 4
 _VOCABULARY = 1024
 
 
-class Page(NamedTuple):
+class CheckReport(NamedTuple):
     """The result.
 
     Attributes:
@@ -44,7 +44,7 @@ class _Shape(NamedTuple):
     more: Mapping[str, Candidate] = types.MappingProxyType({})
 
 
-def check() -> Page:
+def check() -> CheckReport:
     """Compares the implementations of attention, alone and in train steps of a tiny model."""
     device = jax.local_devices()[0]
     parts, passed = [_machine(device)], True
@@ -58,7 +58,7 @@ def check() -> Page:
     text, same = _training(device)
     parts.append(text)
     verdict = "passed" if passed and same else "FAILED"
-    return Page("\n".join([f"xlme_jax self-check: {verdict}", *parts]), passed and same)
+    return CheckReport("\n".join([f"xlme_jax self-check: {verdict}", *parts]), passed and same)
 
 
 def _machine(device: Any) -> str:

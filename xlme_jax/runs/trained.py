@@ -20,13 +20,13 @@ from xlme_jax.evaluation.results import Header
 from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class LoadedRun:
     """A loaded checkpoint.
 
     Attributes:
@@ -110,8 +110,8 @@ def mesh_of(checkpoint: str) -> meshes.MeshConfig:
 
 def load(
     checkpoint: str, vocabulary: str | None, mesh: jax.sharding.Mesh, dtype: Any = None
-) -> Trained:
-    """Reads a checkpoint; to be called under `training.state.sharding_rules(mesh)`.
+) -> LoadedRun:
+    """Reads a checkpoint; to be called under `training.sharded_state.sharding_rules(mesh)`.
 
     Args:
       checkpoint: MODEL_DIR of a run, or one of its checkpoints.
@@ -135,4 +135,4 @@ def load(
     objective = config.objective.build(words.size, dtype)
     abstract = states.abstract_state(objective, optax.identity(), mesh)
     params = warm_start(folder, abstract.params, words.digest)
-    return Trained(folder, config, words, objective, params, abstract, mesh)
+    return LoadedRun(folder, config, words, objective, params, abstract, mesh)

@@ -19,14 +19,14 @@ from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix, matrix_file
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.encoding import Text
 from xlme_jax.evaluation.outcome import Outcome, Result
-from xlme_jax.evaluation.sampling import Sampling
-from xlme_jax.evaluation.translation import Hypothesis, Score, Translator
+from xlme_jax.evaluation.random_translations import Sampling
+from xlme_jax.evaluation.translation import Hypothesis, TranslationScore, Translator
 from xlme_jax.runs import trained
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.reports import pictures
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 
 _log = logging.getLogger(__name__)
 _EXPLAINED = 20  # Lines.
@@ -63,7 +63,7 @@ def translate(
     """Translates lines; returns up to `n_best` translations of each, none of an empty line.
 
     Args:
-      checkpoint: MODEL_DIR of a run of `objectives.translate`, or one of its checkpoints.
+      checkpoint: MODEL_DIR of a run of `objectives.translator`, or one of its checkpoints.
       lines: the text.
       language: language to translate into.
       search: how to search, or to draw.
@@ -117,7 +117,7 @@ def _report_cut(hypotheses: Mapping[int, Sequence[Hypothesis]]) -> None:
 
 
 def write_attention(
-    loaded: trained.Trained,
+    loaded: trained.LoadedRun,
     translator: Translator,
     best: Mapping[int, tuple[Text, Hypothesis]],
     language: str,
@@ -195,7 +195,7 @@ def score(
     vocabulary: str | None = None,
     names: tuple[str, str] = ("the source", "the translations"),
     mesh: meshes.MeshConfig | None = None,
-) -> list[Score]:
+) -> list[TranslationScore]:
     """Scores given translations, line by line; the arguments are those of `translate`.
 
     Raises:
@@ -223,7 +223,7 @@ def _loaded(
     search: BeamSearch | Sampling,
     scripts: Sequence[str] = (),
     mesh: meshes.MeshConfig | None = None,
-) -> Iterator[tuple[trained.Trained, Translator]]:
+) -> Iterator[tuple[trained.LoadedRun, Translator]]:
     """Yields a checkpoint on all devices, under their rules, and its translator."""
     devices = meshes.make_mesh(mesh or trained.mesh_of(checkpoint))
     _log.info("Devices: %s", ", ".join(f"{axis} {n}" for axis, n in devices.shape.items()))

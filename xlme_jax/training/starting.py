@@ -16,7 +16,7 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training.journal import Diverged
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.run import Batches, Evaluator, Run
-from xlme_jax.training.state import WarmParams, fresh_state
+from xlme_jax.training.sharded_state import WarmParams, fresh_state
 from xlme_jax.training.step import make_fill_step
 
 _log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from xlme_jax.objectives.base import (
     PerRow,
     Totals,
 )
-from xlme_jax.objectives.reading import Reading
+from xlme_jax.objectives.readings import Reading
 from xlme_jax.training import task_losses
 from xlme_jax.training.mesh import rules_within_replica
 

@@ -67,7 +67,7 @@ def check_directions(directions: Sequence[str], languages: Sequence[str], where:
       languages: language codes.
       where: what has the directions, for the error.
     """
-    known = {f"{one}-{other}" for one in languages for other in languages if one != other}
+    known = {f"{source}-{other}" for source in languages for other in languages if source != other}
     for direction in directions:
         if direction not in known:
             raise ValueError(
@@ -79,14 +79,14 @@ def check_directions(directions: Sequence[str], languages: Sequence[str], where:
 @functools.cache
 def _choices(cls: type) -> dict[str, tuple[Any, ...]]:
     """Returns {field: allowed values} of the fields that are `Literal` or `Literal | None`."""
-    found = {}
+    choices = {}
     for name, hint in typing.get_type_hints(cls).items():
         is_union = typing.get_origin(hint) in (Union, types.UnionType)
         options = typing.get_args(hint) if is_union else (hint,)
         if any(typing.get_origin(option) is Literal for option in options):
-            found[name] = tuple(
+            choices[name] = tuple(
                 value
                 for option in options
                 for value in (typing.get_args(option) if option is not type(None) else (None,))
             )
-    return found
+    return choices

@@ -36,14 +36,14 @@ from xlme_jax.preparation import on_beam, workers
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.storage.sealed_json import checksum, seal, unseal
-from xlme_jax.vocabularies import measures
+from xlme_jax.vocabularies import vocabulary_measures
 from xlme_jax.vocabularies.seeds import train_from
 
 _FORMAT = 2  # Changes if candidates of the same text and settings would differ.
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
+class LanguageSample:
     """Sampled text of a language.
 
     Attributes:
@@ -82,7 +82,7 @@ class Sample:
         return text.decode().split("\n")
 
 
-def write_sample(folder: str, language: str, texts: Iterable[str]) -> Sample:
+def write_sample(folder: str, language: str, texts: Iterable[str]) -> LanguageSample:
     """Writes the sampled text of a language, unless the file is there.
 
     Raises:
@@ -93,14 +93,14 @@ def write_sample(folder: str, language: str, texts: Iterable[str]) -> Sample:
         raise VocabularyError(
             f"Language {language!r} has no text; exclude it with --languages, or add text."
         )
-    sample = Sample(folder, language, hashlib.sha256(text).hexdigest(), len(text))
+    sample = LanguageSample(folder, language, hashlib.sha256(text).hexdigest(), len(text))
     if not sample.file.is_file():
         replace_file(sample.file, zstandard.compress(text))
     return sample
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class CandidateRequest:
     """A candidate to train.
 
     Attributes:
@@ -111,7 +111,7 @@ class Request:
         which this one is selected; the largest is trained on its own.
     """
 
-    sample: Sample
+    sample: LanguageSample
     size: int
     character_coverage: float
     larger: tuple[int, ...] = ()
@@ -135,7 +135,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class VocabularyCandidate:
     """A trained candidate.
 
     Attributes:
@@ -145,7 +145,7 @@ class Candidate:
       alp: Average log-probability of the sample, in nats per sentence.
     """
 
-    request: Request
+    request: CandidateRequest
     pieces: int
     alp: float
 
@@ -154,7 +154,7 @@ class Candidate:
         return Vocabulary.load(self.request.file(".model")).scored_pieces()
 
 
-def find(request: Request) -> Candidate | None:
+def find(request: CandidateRequest) -> VocabularyCandidate | None:
     """Returns a candidate that was trained before; None if it was not, or is damaged."""
     try:
         content = unseal(request.file(".json").read_bytes())
@@ -162,33 +162,37 @@ def find(request: Request) -> Candidate | None:
             model = request.file(".model").read_bytes()
             if hashlib.sha256(model).hexdigest() != content["model"]:
                 return None
-        return Candidate(request, content["pieces"], content["alp"])
+        return VocabularyCandidate(request, content["pieces"], content["alp"])
     except (OSError, ValueError, KeyError):
         return None
 
 
-def requests(sample: Sample, sizes: Iterable[int], character_coverage: float) -> list[Request]:
+def requests(
+    sample: LanguageSample, sizes: Iterable[int], character_coverage: float
+) -> list[CandidateRequest]:
     """Returns the candidates of a language, the largest first."""
     ordered = sorted(sizes, reverse=True)
     return [
-        Request(sample, size, character_coverage, tuple(ordered[:number]))
+        CandidateRequest(sample, size, character_coverage, tuple(ordered[:number]))
         for number, size in enumerate(ordered)
     ]
 
 
-def train(wanted: Sequence[Request], report: workers.Report = lambda texts: None) -> None:
+def train(
+    requested: Sequence[CandidateRequest], report: workers.Report = lambda texts: None
+) -> None:
     """Trains the candidates of a language that are missing.
 
     Args:
-      wanted: All candidates of the language, as `requests` returns them.
+      requested: All candidates of the language, as `requests` returns them.
       report: Called with the number of texts after each new candidate.
 
     Raises:
       VocabularyError: The text cannot be read or trained on.
     """
-    lines = wanted[0].sample.read()
-    larger: Candidate | None = None
-    for request in wanted:
+    lines = requested[0].sample.read()
+    larger: VocabularyCandidate | None = None
+    for request in requested:
         candidate = find(request)
         if candidate is None:
             candidate = _train_one(request, lines, larger)
@@ -196,7 +200,9 @@ def train(wanted: Sequence[Request], report: workers.Report = lambda texts: None
         larger = candidate
 
 
-def _train_one(request: Request, lines: Sequence[str], larger: Candidate | None) -> Candidate:
+def _train_one(
+    request: CandidateRequest, lines: Sequence[str], larger: VocabularyCandidate | None
+) -> VocabularyCandidate:
     """Trains a candidate and writes its files, the description last.
 
     Candidates have no byte fallback: its 256 pieces would be the same in every language.
@@ -222,23 +228,23 @@ def _train_one(request: Request, lines: Sequence[str], larger: Candidate | None)
         pass
     else:
         vocabulary = Vocabulary(model)
-        counts, number = measures.token_counts(vocabulary, lines)
+        counts, number = vocabulary_measures.token_counts(vocabulary, lines)
         content = {
             "pieces": len(vocabulary.scored_pieces()),
-            "alp": measures.average_log_probability(counts, number),
+            "alp": vocabulary_measures.average_log_probability(counts, number),
             "model": vocabulary.digest,
         }
         replace_file(request.file(".model"), vocabulary.model)
     replace_file(request.file(".json"), seal(content))
-    return Candidate(request, content["pieces"], content["alp"])
+    return VocabularyCandidate(request, content["pieces"], content["alp"])
 
 
 def train_all(
-    languages: Sequence[Sequence[Request]],
+    languages: Sequence[Sequence[CandidateRequest]],
     processes: int,
     runner: str = "",
     options: Sequence[str] = (),
-) -> dict[Request, Candidate]:
+) -> dict[CandidateRequest, VocabularyCandidate]:
     """Trains the candidates that are missing, in worker processes or on Apache Beam.
 
     Args:
@@ -273,13 +279,15 @@ def train_all(
     return trained
 
 
-def _found(requests: Iterable[Request]) -> Iterator[tuple[Request, Candidate]]:
+def _found(
+    requests: Iterable[CandidateRequest],
+) -> Iterator[tuple[CandidateRequest, VocabularyCandidate]]:
     for request in requests:
         if candidate := find(request):
             yield request, candidate
 
 
-def curve(candidates: Iterable[Candidate]) -> list[Candidate]:
+def curve(candidates: Iterable[VocabularyCandidate]) -> list[VocabularyCandidate]:
     """Returns the candidates of a language that can be chosen, by size.
 
     Sizes below the number of characters, and sizes that the text does not support, which repeat the
@@ -288,7 +296,7 @@ def curve(candidates: Iterable[Candidate]) -> list[Candidate]:
     Raises:
       VocabularyError: None is left.
     """
-    usable: list[Candidate] = []
+    usable: list[VocabularyCandidate] = []
     asked = sorted(candidates, key=lambda candidate: candidate.request.size)
     for candidate in asked:
         if candidate.pieces > (usable[-1].pieces if usable else 0):

@@ -21,8 +21,8 @@ import numpy as np
 from xlme_jax.data import vocabulary as vocabularies
 from xlme_jax.data import vocabulary_extension
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
-from xlme_jax.vocabularies.measures import token_counts
 from xlme_jax.vocabularies.merging import BYTES, SPECIALS
+from xlme_jax.vocabularies.vocabulary_measures import token_counts
 
 _MOST_SHARE = 0.1  # Of the rate in new text, at which old text may use a new piece.
 _ROUNDS = 6
@@ -50,7 +50,7 @@ def extend(
     old: Vocabulary,
     lines: Sequence[str],
     added: int,
-    kept: Sequence[str] = (),
+    old_text: Sequence[str] = (),
     character_coverage: float = 0.9995,
     allow_smaller: bool = False,
 ) -> Vocabulary:
@@ -60,7 +60,7 @@ def extend(
       old: The vocabulary to extend.
       lines: Text of the new languages.
       added: Number of pieces to append.
-      kept: Text of the old languages, whose tokens should hardly change.
+      old_text: Text of the old languages, whose tokens should hardly change.
       character_coverage: Share of the characters of `lines` that get a piece of their own.
       allow_smaller: Whether text that does not support as many pieces may give fewer.
 
@@ -78,7 +78,7 @@ def extend(
             lines, size, byte_fallback=True, character_coverage=character_coverage
         )
         trained = Vocabulary(model)
-        pieces = _new_pieces(old, trained, added, lines, kept)
+        pieces = _new_pieces(old, trained, added, lines, old_text)
         if len(pieces) >= added or trained.size < size:
             break
         size += max(math.ceil(1.2 * (added - len(pieces))), 16)
@@ -126,10 +126,10 @@ def changes(old: Vocabulary, new: Vocabulary, lines: Iterable[str]) -> Changes:
     return Changes(total, changed, before, after)
 
 
-def summary(found: Sequence[tuple[str, Changes]]) -> str:
+def summary(changes: Sequence[tuple[str, Changes]]) -> str:
     """Returns a text table of `changes` by language."""
     lines = [f"{'language':<10}{'lines':>9}{'changed':>10}{'tokens before':>15}{'tokens':>12}"]
-    for language, counts in found:
+    for language, counts in changes:
         share = counts.changed / max(1, counts.lines)
         lines.append(
             f"{language:<10}{counts.lines:>9,}{share:>10.2%}"

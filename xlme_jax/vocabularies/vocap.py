@@ -19,7 +19,7 @@ from xlme_jax.preparation.source_types import LanguageText
 from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.vocabularies import allocation, candidates, merging
 from xlme_jax.vocabularies.allocation import Allocation
-from xlme_jax.vocabularies.candidates import Candidate, Sample
+from xlme_jax.vocabularies.candidates import LanguageSample, VocabularyCandidate
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class VocapConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainedVocabulary:
     """A vocabulary with its allocation.
 
     Attributes:
@@ -112,11 +112,11 @@ class Trained:
     """
 
     vocabulary: Vocabulary
-    chosen: Mapping[str, Candidate]
+    chosen: Mapping[str, VocabularyCandidate]
     allocation: Allocation
 
 
-def train(texts: Sequence[LanguageText], config: VocapConfig) -> Trained:
+def train(texts: Sequence[LanguageText], config: VocapConfig) -> TrainedVocabulary:
     """Trains a vocabulary by VoCap.
 
     An interrupted run continues with the candidates that are missing in `config.folder`.
@@ -163,10 +163,10 @@ def train(texts: Sequence[LanguageText], config: VocapConfig) -> Trained:
         config.byte_fallback,
     )
     chosen = {language: curves[language][number] for language, number in allocated.chosen.items()}
-    return Trained(vocabulary, chosen, allocated)
+    return TrainedVocabulary(vocabulary, chosen, allocated)
 
 
-def write_samples(texts: Sequence[LanguageText], config: VocapConfig) -> dict[str, Sample]:
+def write_samples(texts: Sequence[LanguageText], config: VocapConfig) -> dict[str, LanguageSample]:
     """Writes the text of each language that its candidates are trained on; returns it by language.
 
     Raises:

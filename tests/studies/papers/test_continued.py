@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from helpers import tiny
 
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results
-from xlme_jax.studies.papers import continued, inventory, page
+from xlme_jax.studies.papers import comparison_page, continued, inventory
 from xlme_jax.studies.papers.entries import entries
 from xlme_jax.studies.papers.needs import Need, command
 
@@ -161,7 +161,7 @@ def test_held_out_text_before_and_after(tmp_path):
 def test_the_page_has_tables_runs_and_the_picture(tmp_path, ours):
     sheet = continued.held_out([write_run(tmp_path / "run", LINES)])
     files = named("small", BEFORE) + named("small, continued", AFTER)
-    page.write(files, tmp_path / "page", "command", "xylent", [sheet])
+    comparison_page.write(files, tmp_path / "page", "command", "xylent", [sheet])
     text = (tmp_path / "page" / "report.md").read_text()
     assert "## Table 6: Zero-shot XNLI before and after continued training" in text
     assert "## Figure 5: " in text and "## Held-out text before and after" in text

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results
 from xlme_jax.studies.papers import families

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_36
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.data.benchmarks.typology import script_distance, word_order_distance
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.results import Header, Results

@@ -8,7 +8,7 @@ import pytest
 from helpers import hf_folders, sheet_commands, tiny
 
 from xlme_jax.configuration import command_line, loading
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results
 from xlme_jax.studies.papers import inventory

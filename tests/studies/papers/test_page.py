@@ -15,7 +15,7 @@ from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.results import Header, Spread
-from xlme_jax.studies.papers import page as pages
+from xlme_jax.studies.papers import comparison_page as pages
 from xlme_jax.studies.reports import html_page, pictures
 from xlme_jax.studies.reports.pictures import Curve
 

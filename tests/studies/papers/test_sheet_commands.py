@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from helpers import sheet_commands, tiny
 
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
-from xlme_jax.studies.papers import inventory, page
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
+from xlme_jax.studies.papers import comparison_page, inventory
 from xlme_jax.studies.papers.entries import entries
 from xlme_jax.studies.papers.fine_tuned import GLUE, TASKS
 from xlme_jax.studies.papers.items import PAPERS, RECIPES
@@ -75,7 +75,7 @@ def files_of(sources):
     named = {}
     for system, folders in sources.items():
         for folder in folders:
-            for _, file in page.load([str(folder)]):
+            for _, file in comparison_page.load([str(folder)]):
                 named[system, str(file.path)] = file
     return [(system, file) for (system, _), file in named.items()]
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_36
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results, Spread
+from xlme_jax.studies.papers import all_sheets, frozen
 from xlme_jax.studies.papers import entries as entries_of
-from xlme_jax.studies.papers import frozen, tables
 from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.published.rows import INFOXLM, XYLENT
 
@@ -41,7 +41,7 @@ def _row(sheet, name):
 
 
 def _sheet(title, entries):
-    return next(sheet for sheet in tables.sheets(entries) if sheet.title == title)
+    return next(sheet for sheet in all_sheets.sheets(entries) if sheet.title == title)
 
 
 # ---- Ours --------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def test_translate_train_has_a_table_of_its_own():
     entries = [Entry("a", (_file(rows),)), Entry("a, translate-train", (_file(rows),))]
     named = {
         sheet.title: [row[0].text for row, ours in zip(sheet.rows, sheet.ours) if ours]
-        for sheet in tables.sheets(entries)
+        for sheet in all_sheets.sheets(entries)
     }
     assert named["Zero-shot cross-lingual understanding"] == named["XNLI"] == ["a"]
     assert named["Fine-tuned on translations too"] == ["a, translate-train"]

@@ -8,7 +8,7 @@ from helpers import tiny
 
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results
-from xlme_jax.studies.papers import inventory, translation
+from xlme_jax.studies.papers import bleu_tables, inventory
 from xlme_jax.studies.papers.entries import entries
 from xlme_jax.studies.reports import pictures
 
@@ -82,7 +82,7 @@ def test_learning_curves_of_runs_are_in_one_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(
         pictures, "side_by_side", lambda axes, *more: drawn.append(axes) or draw(axes, *more)
     )
-    sheet, png = translation.learning_curves([one, two])
+    sheet, png = bleu_tables.learning_curves([one, two])
     assert png.startswith(b"\x89PNG")
     points = {
         curve.label: {x: y.mean for x, y in curve.points.items()} for curve in drawn[0]["step"]
@@ -97,7 +97,7 @@ def test_learning_curves_of_runs_are_in_one_picture(tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match="three has no translation/bleu/mean; train it with HeldOut"
     ):
-        translation.learning_curves([one, other])
+        bleu_tables.learning_curves([one, other])
 
 
 def test_the_command_writes_tables_and_curves(tmp_path):

@@ -22,7 +22,7 @@ def test_a_row_has_its_segments_tokens_and_padding():
         "found",
     )
     prediction = cat.predictions["generator"]
-    assert prediction == batch_rows.Prediction("▁dog", 0.25, 0.5)
+    assert prediction == batch_rows.PredictedToken("▁dog", 0.25, 0.5)
     assert not wrong.is_masked and wrong.verdict.kind == "false alarm" and not wrong.predictions
     assert second.tokens[2].verdict.kind == "original"  # The sample is the original.
     assert [len(run) for run in first.runs] == [1, 4, 1]

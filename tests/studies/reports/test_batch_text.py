@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import made_batches
 
-from xlme_jax.objectives.reading import Guess, Reading
+from xlme_jax.objectives.readings import Guess, Reading
 from xlme_jax.studies.reports import batch_text
 
 ANSI = re.compile(r"\x1b\[\d*m")

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from xlme_jax.preparation.inspecting import Content, Side
+from xlme_jax.preparation.text_measures import Content, Side
 from xlme_jax.studies.reports import corpora
 from xlme_jax.studies.reports.language_families import _FAMILY, _MORE, FAMILIES, family
 

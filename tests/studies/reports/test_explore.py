@@ -7,14 +7,14 @@ import re
 import pytest
 
 from xlme_jax.studies.reports import explore
-from xlme_jax.studies.reports.curves import Line, Plot, finite
+from xlme_jax.studies.reports.curves import CurveLine, Plot, finite
 
 pytest.importorskip("bokeh")
 NAME = "<img src=x onerror=alert(1)>\x00\u202e$$x$$"
 
 
 def plot(curve, **fields):
-    line = Line("loss", NAME, "#444444", "--", finite(curve))
+    line = CurveLine("loss", NAME, "#444444", "--", finite(curve))
     return Plot("Title", "good: falls", "nats", (line,), **fields)
 
 
@@ -48,7 +48,7 @@ def test_pages_are_bounded(monkeypatch):
     assert 500 <= count <= explore._LINE_POINTS + 1
     assert f'value="{explore._WEIGHT}"' in one.body
     monkeypatch.setattr(explore, "_PAGE_POINTS", 1_000)
-    lines = tuple(Line(f"m{n}", f"{n}", "#0072B2", "-", curve) for n in range(5))
+    lines = tuple(CurveLine(f"m{n}", f"{n}", "#0072B2", "-", curve) for n in range(5))
     found = explore.explorable([Plot("a", "", "", lines)], b"png")
     counts = [int(count) for count, _ in columns(items(found)[0])]
     # Of each line the steps, and the values twice.

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from xlme_jax.studies.reports import pictures
 from xlme_jax.studies.reports.curve_picture import draw_plot
-from xlme_jax.studies.reports.curves import Line, Plot
+from xlme_jax.studies.reports.curves import CurveLine, Plot
 
 NAMES = {"short": ["a", "b", "c"], "long and hostile": [f"$\\frac$ {'x' * 300} {n}" for n in "abc"]}
 
@@ -28,7 +28,7 @@ def check(figure, axis):
 @pytest.mark.parametrize("names", NAMES)
 def test_of_curves(names):
     points = [(1, 1.0), (2, 3.0)]
-    lines = tuple(Line(name, name, "#0072B2", "-", points) for name in NAMES[names])
+    lines = tuple(CurveLine(name, name, "#0072B2", "-", points) for name in NAMES[names])
     figure, axis = axes()
     draw_plot(axis, Plot("Loss", "good: falls", "nats", lines))
     check(figure, axis)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import made_batches
 
-from xlme_jax.objectives.reading import Guess, Reading
+from xlme_jax.objectives.readings import Guess, Reading
 from xlme_jax.studies.reports import samples, samples_page
 
 HOSTILE = "<script>alert(1)</script>\x00\u202e</span><img src=x onerror=alert(1)>"

@@ -1,7 +1,7 @@
 import dataclasses
 
 from xlme_jax.studies.reports import vocabulary_fits
-from xlme_jax.vocabularies.measures import Fit
+from xlme_jax.vocabularies.vocabulary_measures import Fit
 
 FIT = Fit(10, -12.5, 40, 7, 2.0, 0.5, 0.01, 0.99)
 FITS = {

@@ -17,7 +17,7 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.results import Header
-from xlme_jax.studies.sweeps import along
+from xlme_jax.studies.sweeps import checkpoint_grid
 from xlme_jax.studies.sweeps.runner import Sweep
 
 FAKE = (sys.executable, str(Path(__file__).parents[2] / "helpers" / "fake_train.py"))
@@ -84,7 +84,7 @@ def test_the_report_reads_all_points_of_such_a_sweep(tmp_path, run):
 
 def test_what_cannot_be_run_along_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"--along=.*nowhere has no checkpoint"):
-        along.points(tmp_path / "nowhere")
+        checkpoint_grid.points(tmp_path / "nowhere")
     for field, value in (("grid", (("X", (1,)),)), ("select", "a"), ("task", "xnli")):
         with pytest.raises(ValueError, match="a point for each checkpoint and selects none"):
             SweepConfig(along="run", **{field: value})

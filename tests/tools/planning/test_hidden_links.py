@@ -3,10 +3,10 @@
 import pytest
 
 from xlme_jax.tools.planning.collectives import find_collectives
+from xlme_jax.tools.planning.exposed_communication import exposed_seconds
 from xlme_jax.tools.planning.hlo import Program
 from xlme_jax.tools.planning.machines import parse_topology
-from xlme_jax.tools.planning.overlap import exposed_seconds
-from xlme_jax.tools.planning.products import instruction_flops
+from xlme_jax.tools.planning.product_flops import instruction_flops
 from xlme_jax.tools.planning.traffic import find_transfers
 
 V5E = parse_topology("v5e:16x16")

@@ -7,7 +7,7 @@ pytest.importorskip("flask", reason="needs the extra demo")
 
 from xlme_jax.runs import models
 from xlme_jax.tools.serving.app import create
-from xlme_jax.tools.serving.examples import Examples
+from xlme_jax.tools.serving.first_sentences import Examples
 from xlme_jax.training.mesh import MeshConfig
 
 

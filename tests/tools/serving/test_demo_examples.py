@@ -3,9 +3,10 @@
 import pytest
 from helpers import finetuning
 
-from xlme_jax.data import cldr, prepared
+from xlme_jax.data import cldr
+from xlme_jax.data.prepared.writer import BitextWriter, write_dataset
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.tools.serving.examples import find
+from xlme_jax.tools.serving.first_sentences import find
 
 
 def write(folder, vocabulary, tasks):
@@ -13,12 +14,12 @@ def write(folder, vocabulary, tasks):
     rows = []
     for (one, other, split), pairs in tasks.items():
         name = f"{one}-{other}"
-        writer = prepared.BitextWriter(folder, name, [one, other], vocabulary.size, split=split)
+        writer = BitextWriter(folder, name, [one, other], vocabulary.size, split=split)
         for pair in pairs:
             source, target = map(vocabulary.encode, pair)
             writer.add([0, *source, 2, *target, 2])
         rows.append(writer.close())
-    prepared.write_dataset(folder, rows, vocabulary.path, vocabulary.size)
+    write_dataset(folder, rows, vocabulary.path, vocabulary.size)
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import unicodedata
 import pytest
 
 from xlme_jax.studies.reports.batch_rows import visible
-from xlme_jax.tools.serving import fields
+from xlme_jax.tools.serving import request_fields
 
-LONG = "a" * (fields.CHARACTERS + 1)
+LONG = "a" * (request_fields.CHARACTERS + 1)
 MARKUP = "<img src=x onerror=alert(1)>"
 NASTY = ["\0", "a\0b", "\u202eabc", "a\u2066b\u2069", "\ufeff", "\ue000x", "\x1b[31m", "a\u2028b"]
 NASTY += [
@@ -40,7 +40,7 @@ def send(client, name, content):
         ("detect", {"text": " \n"}, 400, "text is empty"),
         ("detect", {"text": "a", "Text": "b"}, 400, "unknown field 'Text'"),
         ("detect", {"text": LONG}, 413, "1,001 characters; the most is 1,000"),
-        ("detect", {"text": "a" * fields.BYTES}, 413, "larger than 1 MiB"),
+        ("detect", {"text": "a" * request_fields.BYTES}, 413, "larger than 1 MiB"),
         ("detect", {"text": "ab cd " * 20}, 400, "and the model reads 32; shorten"),
         ("detect", b'{"text": "\\ud800"}', 400, r"half of a surrogate pair (U+D800)"),
         ("fill", {"text": "abc"}, 400, "'abc' has no <mask>"),

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from xlme_jax.data.benchmarks import featurize
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, benchmark
 from xlme_jax.data.benchmarks.examples import (
     Answer,
     Example,
@@ -23,7 +24,6 @@ from xlme_jax.data.benchmarks.examples import (
     TaggedExample,
     TextExample,
 )
-from xlme_jax.data.benchmarks.registry import BENCHMARKS, benchmark
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.storage.paths import as_path

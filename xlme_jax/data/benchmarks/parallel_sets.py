@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xlme_jax.data import languages
-from xlme_jax.data.benchmarks.official.files import UNREADABLE, Skips, numbered_lines
+from xlme_jax.data.benchmarks.official.finding import UNREADABLE, Skips, numbered_lines
 from xlme_jax.data.text.opening import open_text
 from xlme_jax.data.text.reading import (
     DataError,

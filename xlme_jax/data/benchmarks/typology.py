@@ -70,28 +70,28 @@ WORD_ORDER: dict[str, tuple[int | None, ...]] = _read()
 """{language: value of each of `FEATURES`, None where WALS has none}."""
 
 
-def script_distance(one: str, other: str = "en") -> float | None:
-    """Returns 0 for two languages of one script, else 1; None if one is unknown."""
-    if not {one, other} <= WORD_ORDER.keys():
+def script_distance(language: str, other: str = "en") -> float | None:
+    """Returns 0 for two languages of one script, else 1; None if either's is unknown."""
+    if not {language, other} <= WORD_ORDER.keys():
         return None
-    return float(languages.script(one) != languages.script(other))
+    return float(languages.script(language) != languages.script(other))
 
 
-def word_order_distance(one: str, other: str = "en") -> float | None:
+def word_order_distance(language: str, other: str = "en") -> float | None:
     """Returns the share of features with different values, in [0, 1].
 
     Args:
-      one: a language.
-      other: the other.
+      language: a language.
+      other: another one.
 
     Returns:
       The share, over the features that WALS has for both; None if these are fewer than four.
     """
-    if not {one, other} <= WORD_ORDER.keys():
+    if not {language, other} <= WORD_ORDER.keys():
         return None
     both = [
         (a, b)
-        for a, b in zip(WORD_ORDER[one], WORD_ORDER[other])
+        for a, b in zip(WORD_ORDER[language], WORD_ORDER[other])
         if a is not None and b is not None
     ]
     if len(both) < _FEWEST:

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from xlme_jax.data.prepared.cache import DEFAULT_GB, LocalCopies
 from xlme_jax.data.prepared.format import (
     DATASET_FILE,
     SETTINGS_FILE,
@@ -38,6 +37,7 @@ from xlme_jax.data.prepared.format import (
     unseal,
     unseal_rows,
 )
+from xlme_jax.data.prepared.local_copies import DEFAULT_GB, LocalCopies
 from xlme_jax.data.prepared.reader import OpenFiles, TaskReader
 from xlme_jax.data.token_ids import EOS_ID
 from xlme_jax.storage.paths import as_path, is_bucket

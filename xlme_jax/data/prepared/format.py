@@ -367,15 +367,15 @@ def content_problems(
         return [problem for problem in problems if problem]
 
 
-def damaged(found: Sequence[str], command: str) -> PreparedDataError:
+def damaged(problems: Sequence[str], command: str) -> PreparedDataError:
     """Returns the error that names bad files and the command that repairs them.
 
     Args:
-      found: One line per bad file, with its name and the problem.
+      problems: One line per bad file, with its name and the problem.
       command: Command that prepared the data set; empty if unknown.
     """
-    lines = list(found[:_SHOWN_PROBLEMS])
-    if more := len(found) - len(lines):
+    lines = list(problems[:_SHOWN_PROBLEMS])
+    if more := len(problems) - len(lines):
         lines.append(f"and {more} more")
     remedy = "Prepare the data set again."
     if command:

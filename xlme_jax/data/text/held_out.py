@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, bitext_files, text_digests
-from xlme_jax.data.text.bitext import count_lines, read_units
 from xlme_jax.data.text.bitext_files import BitextSource, discover_bitext
 from xlme_jax.data.text.decompression import DataError, read_blocks
 from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of, read_file
+from xlme_jax.data.text.pair_readers import count_lines, read_units
 from xlme_jax.data.text.reading import (
     ReadReport,
     aligned_lines,

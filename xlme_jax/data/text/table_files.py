@@ -46,39 +46,39 @@ _SPLIT_AT_END = re.compile(rf"[-_.](?:{'|'.join(_SPLITS)})$")
 _log = logging.getLogger(__name__)
 
 
-def table_files(place: Path, split: str = TRAIN) -> list[Path]:
+def table_files(source: Path, split: str = TRAIN) -> list[Path]:
     """Lists the tables of a split.
 
-    Files are of the split that their name, or the nearest folder's below `place`, contains as a
+    Files are of the split that their name, or the nearest folder's below `source`, contains as a
     word; those without such a word are of every split. What a publisher removed, by a word such as
     `removed` or `noisy` in any of the names, is a split of its own.
 
     Args:
-        place: A file, or a folder that is searched with its subfolders.
+        source: A file, or a folder that is searched with its subfolders.
         split: "train", "validation", "test", "removed", or "all".
 
     Raises:
         DataError: There is no file, or one of a saved data set is missing.
     """
-    if is_file(place):
-        if not is_table(place.name):
-            raise DataError(f"{place}: not a table by its name; give one of {_KINDS}")
-        return [place]
-    splits = {path: _split_of(path, place) for path in _tables_in(reading.check_folder(place))}
+    if is_file(source):
+        if not is_table(source.name):
+            raise DataError(f"{source}: not a table by its name; give one of {_KINDS}")
+        return [source]
+    splits = {path: _split_of(path, source) for path in _tables_in(reading.check_folder(source))}
     admitted = {split, None} if split != REMOVED else {REMOVED}
     chosen = [path for path in splits if split == ALL_SPLITS or splits[path] in admitted]
     if not chosen:
         present = ", ".join(sorted(set(filter(None, splits.values()))))
         raise DataError(
-            f"{place}: no table of split {split!r}, but of {present}; choose with --table_split"
+            f"{source}: no table of split {split!r}, but of {present}; choose with --table_split"
             if present
-            else f"{place}: no table in this folder; files must be {_KINDS}"
+            else f"{source}: no table in this folder; files must be {_KINDS}"
         )
-    if skipped := [str(path.relative_to(place)) for path in splits if path not in chosen]:
+    if skipped := [str(path.relative_to(source)) for path in splits if path not in chosen]:
         more = f" and {len(skipped) - 20} more" if len(skipped) > 20 else ""
         _log.warning(
             "%s: not read, as of another split than %s: %s%s; choose with --table_split",
-            place,
+            source,
             split,
             ", ".join(skipped[:20]),
             more,
@@ -173,7 +173,7 @@ def _pair_of(path: Path, root: Path) -> tuple[str, str] | None:
 
 
 def discover_tables(
-    place: Path,
+    source: Path,
     languages: Collection[str] | None,
     column: str,
     language: str | None = None,
@@ -183,7 +183,7 @@ def discover_tables(
     """Finds the documents of each language; reads no text.
 
     Args:
-        place: A file or folder, see `table_files`.
+        source: A file or folder, see `table_files`.
         languages: Languages to find, in any spelling, all of them required. None returns all.
         column: Column of the text.
         language: Language of all text, in any spelling; None: that of the names.
@@ -198,18 +198,18 @@ def discover_tables(
     """
     given = reading.canonical_languages([language], "text_language")[0] if language else ""
     texts: dict[str, list[TableText]] = {}
-    for path in table_files(place, split):
+    for path in table_files(source, split):
         if language_column:
             of_file = table_languages(path, language_column)
         else:
-            of_file = [given or _language_of(path, place) or _raise_unnamed(path, place)]
+            of_file = [given or _language_of(path, source) or _raise_unnamed(path, source)]
         for tag in of_file:
             text = TableText(path, tag, column, language_column or "")
             texts.setdefault(tag, []).append(text)
     tags = reading.canonical_languages(languages or ()) or list(texts)
     if missing := sorted(set(tags) - texts.keys()):
         raise DataError(
-            f"{place}: no text in {', '.join(missing)}; there is {', '.join(sorted(texts))}. Fix "
+            f"{source}: no text in {', '.join(missing)}; there is {', '.join(sorted(texts))}. Fix "
             "`languages` or add the files"
         )
     return {tag: texts[tag] for tag in sorted(tags)}
@@ -229,7 +229,7 @@ def _raise_unnamed(path: Path, root: Path) -> NoReturn:
 
 
 def discover_table_pairs(
-    place: Path,
+    folder: Path,
     languages: Collection[str] | None,
     pairs: Collection[str] | None,
     pivot: str | None,
@@ -244,7 +244,7 @@ def discover_table_pairs(
     names: those of `translation`, or `columns` themselves.
 
     Args:
-        place: A file or folder, see `table_files`.
+        folder: A file or folder, see `table_files`.
         languages: Keep only pairs of two of these, in any spelling.
         pairs: Keep only these pairs, in either order.
         pivot: Keep only pairs with this language.
@@ -263,14 +263,14 @@ def discover_table_pairs(
     selection = Selection.of(languages, pairs, pivot)
     sources = [
         source
-        for path in table_files(place, split)
-        for source in _sources_of(path, place, tuple(columns), score_column)
+        for path in table_files(folder, split)
+        for source in _sources_of(path, folder, tuple(columns), score_column)
     ]
     chosen = [source for source in sources if selection.has(source)]
     if not chosen:
         known = ", ".join(sorted({source.pair for source in sources}))
-        raise DataError(f"{place}: no matching pair; there are {known}")
-    selection.check(str(place), chosen)
+        raise DataError(f"{folder}: no matching pair; there are {known}")
+    selection.check(str(folder), chosen)
     return sorted(dataclasses.replace(source, min_score=min_score) for source in chosen)
 
 

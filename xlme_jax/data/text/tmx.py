@@ -39,7 +39,7 @@ _REFERENCED = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 def tmx_pairs(
     path: str | Path, lang1: str, lang2: str, report: ReadReport
 ) -> Iterator[tuple[str, str]]:
-    """Streams the (lang1, lang2) pairs of a TMX file; see `xlme_jax.data.text.bitext.read_tmx`."""
+    """Streams the (lang1, lang2) pairs of a TMX file; see `pair_readers.read_tmx`."""
     units = _Units(str(path), lang1, lang2, report)
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = True

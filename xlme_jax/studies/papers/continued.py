@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from xlme_jax.storage.paths import as_path
-from xlme_jax.studies.papers.entries import CONTINUED, Entry, Score, score
+from xlme_jax.studies.papers.entries import CONTINUED, Entry, SummaryScore, score
 from xlme_jax.studies.papers.sheets import NONE, Cell, Sheet, cell_of, with_published
 from xlme_jax.studies.published.rows import XYLENT
 from xlme_jax.studies.reports import pictures
@@ -37,7 +37,7 @@ def _pairs(ours: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
 
 def _scores(
     before: Entry, after: Entry, task: str, metric: str, languages: Sequence[str]
-) -> tuple[Score, Score] | None:
+) -> tuple[SummaryScore, SummaryScore] | None:
     """Returns the means over the languages of both, of the same split; None if there are none."""
     means = [score(entry, task, metric, languages) for entry in (before, after)]
     shared = [x for x in languages if all(mean and x in mean.languages for mean in means)]
@@ -45,14 +45,14 @@ def _scores(
     return (first, second) if shared and first and second and first.split == second.split else None
 
 
-def _columns(before: Entry, after: Entry) -> dict[str, tuple[Score, Score]]:
+def _columns(before: Entry, after: Entry) -> dict[str, tuple[SummaryScore, SummaryScore]]:
     """Returns {column of Table 6: XNLI accuracy before and after} of those that are there."""
     columns = {_AVERAGE: _LANGUAGES, **{language: (language,) for language in _LANGUAGES}}
     scores = {x: _scores(before, after, "xnli", "accuracy", some) for x, some in columns.items()}
     return {column: pair for column, pair in scores.items() if pair}
 
 
-def _drops(scores: Mapping[str, tuple[Score, Score]]) -> dict[str, float]:
+def _drops(scores: Mapping[str, tuple[SummaryScore, SummaryScore]]) -> dict[str, float]:
     return {
         column: relative_drop(before.spread.mean, after.spread.mean)
         for column, (before, after) in scores.items()
@@ -69,7 +69,9 @@ def _drop_cells(by_column: Mapping[str, float]) -> tuple[Cell, ...]:
     return tuple(map(Cell, texts))
 
 
-def _accuracies(scores: Mapping[str, tuple[Score, Score]], which: int) -> Iterator[Cell]:
+def _accuracies(
+    scores: Mapping[str, tuple[SummaryScore, SummaryScore]], which: int
+) -> Iterator[Cell]:
     """Yields the cells of Table 6: accuracies before (0) or after (1)."""
     for column in XYLENT["table_6"].columns:
         official = len(_LANGUAGES) if column == _AVERAGE else 0

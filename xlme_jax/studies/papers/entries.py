@@ -89,7 +89,7 @@ def _flops(flops: float | None) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class SummaryScore:
     """A metric averaged over languages in each run, summarized over the runs.
 
     Attributes:
@@ -112,7 +112,7 @@ def score(
     layer: int | None = None,
     reduce: Callable[[Mapping[str, float]], float] | None = None,
     readout: str = RAW,
-) -> Score | None:
+) -> SummaryScore | None:
     """Averages a metric over languages, for each run that has it.
 
     Args:
@@ -163,7 +163,7 @@ def score(
     reduce = reduce or (lambda values: float(np.mean(list(values.values()))))
     values = (reduce({x: splits[split][x] for x in used}) for splits in per_run)
     finite = tuple(value for value in values if math.isfinite(value))
-    return Score(Spread(finite), used, split) if finite else None
+    return SummaryScore(Spread(finite), used, split) if finite else None
 
 
 def language_of(row: Result) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.studies.papers.entries import Entry, score
 from xlme_jax.studies.papers.sheets import Cell, Sheet
 from xlme_jax.studies.reports import pictures

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from xlme_jax.checkpoints.saved import read_record
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.evaluation import measures
 from xlme_jax.evaluation.measure import ScoreColumn
 from xlme_jax.evaluation.results import Spread
@@ -17,7 +17,7 @@ from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.papers.entries import (
     MODEL,
     Entry,
-    Score,
+    SummaryScore,
     layer_at,
     layers,
     score,
@@ -64,7 +64,7 @@ def _retrieval() -> Mapping[str, tuple[str, ScoreColumn]]:
     return {column.heading: (name, column) for name, column in columns if column}
 
 
-def _gap(entry: Entry, column: str, system: str, metric: str = "") -> Score | None:
+def _gap(entry: Entry, column: str, system: str, metric: str = "") -> SummaryScore | None:
     """Returns the transfer gap of a task in a metric, by default the task's own."""
     task = BENCHMARKS[TASKS[column]]
     metric = metric or task.gap_metric
@@ -77,7 +77,9 @@ def metrics_of(task: str) -> tuple[str, ...]:
     return benchmark.metrics[: 2 if benchmark.kind == "question_answering" else 1]
 
 
-def _task_scores(entry: Entry, column: str, system: str, gap: bool = False) -> list[Score | None]:
+def _task_scores(
+    entry: Entry, column: str, system: str, gap: bool = False
+) -> list[SummaryScore | None]:
     """Returns the scores of a column as papers report them."""
     if column in _retrieval():
         name, scores = _retrieval()[column]

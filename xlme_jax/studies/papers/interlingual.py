@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.benchmarks.typology import script_distance, word_order_distance
 from xlme_jax.evaluation import scores, similarity
 from xlme_jax.evaluation.tatoeba import Tatoeba

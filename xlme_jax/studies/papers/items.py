@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.tatoeba import Tatoeba
-from xlme_jax.studies.papers import continued, families, pretraining, translation
+from xlme_jax.studies.papers import bleu_tables, continued, families, pretraining
 from xlme_jax.studies.papers.fine_tuned import (
     GLUE,
     TASKS,
@@ -348,14 +348,14 @@ _VECO = (
     ),
     Item(
         "Table 3",
-        translation.bleu("Machine translation", VECO["table_3"]),
-        needs(*translation.SETS.values()),
+        bleu_tables.bleu("Machine translation", VECO["table_3"]),
+        needs(*bleu_tables.SETS.values()),
         (pretraining.VECO_LARGE,),
     ),
     Item(
         "Table 4",
-        translation.bleu("Starts of a translator", VECO["table_4"]),
-        needs(translation.SETS["de"]),
+        bleu_tables.bleu("Starts of a translator", VECO["table_4"]),
+        needs(bleu_tables.SETS["de"]),
         (pretraining.VECO_LARGE, *pretraining.TRANSLATORS),
     ),
     Item("Table 8", sizes(VECO["table_8"]), ()),

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from xlme_jax.evaluation.results import Spread
-from xlme_jax.studies.papers.entries import MODEL, Entry, Score
+from xlme_jax.studies.papers.entries import MODEL, Entry, SummaryScore
 from xlme_jax.studies.published.rows import PaperTable
 
 NONE = "–"
@@ -46,7 +46,7 @@ class Sheet:
 Make = Callable[[Sequence[Entry]], Sheet]
 
 
-def cell_of(scores: Sequence[Score | None], official: int = 0, median: bool = False) -> Cell:
+def cell_of(scores: Sequence[SummaryScore | None], official: int = 0, median: bool = False) -> Cell:
     """Returns a cell with one score, or two separated by a slash, in percent.
 
     Args:

@@ -16,12 +16,12 @@ from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
 from xlme_jax.data.vocabulary import MASK_PIECE, SPECIAL_PIECES, Vocabulary, VocabularyError
-from xlme_jax.objectives.reading import Reading
+from xlme_jax.objectives.readings import Reading
 from xlme_jax.studies.reports.visible_text import visible
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction:
+class PredictedToken:
     """A predicted token.
 
     Attributes:
@@ -81,7 +81,7 @@ class Token:
     read: str
     is_special: bool
     is_masked: bool
-    predictions: Mapping[str, Prediction]
+    predictions: Mapping[str, PredictedToken]
     verdict: Verdict | None = None
 
     @property
@@ -128,9 +128,9 @@ class Segment:
         ]
 
     @property
-    def continued(self) -> dict[str, list[tuple[Token, Prediction]]]:
+    def continued(self) -> dict[str, list[tuple[Token, PredictedToken]]]:
         """Predictions of tokens that are not masked, as those of translations, by their name."""
-        predictions: dict[str, list[tuple[Token, Prediction]]] = {}
+        predictions: dict[str, list[tuple[Token, PredictedToken]]] = {}
         for token in self.tokens:
             for name, prediction in token.predictions.items():
                 if not token.is_masked:
@@ -237,12 +237,12 @@ class StreamRows:
         predictions = dict(self._predictions(row, column))
         return Token(column, *pieces, special, masked, predictions, verdict)
 
-    def _predictions(self, row: int, column: int) -> Iterator[tuple[str, Prediction]]:
+    def _predictions(self, row: int, column: int) -> Iterator[tuple[str, PredictedToken]]:
         for name, guess in self.reading.guesses.items() if self.reading is not None else ():
             if guess.is_predicted[row, column]:
                 piece = self._piece(int(guess.tokens[row, column]))
                 shares = guess.probability[row, column], guess.of_original[row, column]
-                yield name, Prediction(piece, *map(float, shares))
+                yield name, PredictedToken(piece, *map(float, shares))
 
     def _piece(self, token: int) -> str:
         return visible(self.pieces(token))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xlme_jax.preparation.inspecting import Content, Side
+from xlme_jax.preparation.text_measures import Content, Side
 from xlme_jax.storage.files import replace_file
 from xlme_jax.studies.reports import pictures
 from xlme_jax.studies.reports.language_families import FAMILIES, family

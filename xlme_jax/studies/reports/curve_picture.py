@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from xlme_jax.studies.reports import pictures
-from xlme_jax.studies.reports.curves import FEW, NEUTRAL, Curves, Line, Plot, thinned
+from xlme_jax.studies.reports.curves import FEW, NEUTRAL, CurveLine, Curves, Plot, thinned
 from xlme_jax.studies.reports.pictures import plain, png
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _legend_below(axis: "Axes", columns: int) -> None:
     )  # fmt: skip
 
 
-def _draw_line(axis: "Axes", line: Line, smooth: bool) -> None:
+def _draw_line(axis: "Axes", line: CurveLine, smooth: bool) -> None:
     """Draws few points with markers, and many as a rolling mean over the pale original."""
     subset = thinned(line.points, _MAX_POINTS)
     label, color, style = plain(line.label, 45), line.color, line.style

@@ -72,7 +72,7 @@ def stream_labels(curves: Mapping[str, Curve], diagnostics: Diagnostics) -> dict
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class CurveLine:
     """A metric over steps.
 
     Attributes:
@@ -107,7 +107,7 @@ class Plot:
     title: str
     good: str
     unit: str
-    lines: tuple[Line, ...] = ()
+    lines: tuple[CurveLine, ...] = ()
     limits: tuple[float | None, float | None] | None = None
     log: bool = False
     smooth: bool = True
@@ -116,10 +116,10 @@ class Plot:
 _Style = tuple[str, str, str, str]  # Metric, label, colour, line style.
 
 
-def _lines(styles: Sequence[_Style], curves: Curves) -> tuple[Line, ...]:
+def _lines(styles: Sequence[_Style], curves: Curves) -> tuple[CurveLine, ...]:
     """Returns the lines whose metrics the run has."""
     points = {metric: finite(curves.get(metric, [])) for metric, *_ in styles}
-    return tuple(Line(*style, points[style[0]]) for style in styles if points[style[0]])
+    return tuple(CurveLine(*style, points[style[0]]) for style in styles if points[style[0]])
 
 
 def _system_plot(panel: Panel, colors: Mapping[str, str], curves: Curves) -> Plot:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlme_jax.studies.reports.curves import FEW, NEUTRAL, PROBE_COLOR, Line, Plot, thinned
+from xlme_jax.studies.reports.curves import FEW, NEUTRAL, PROBE_COLOR, CurveLine, Plot, thinned
 from xlme_jax.studies.reports.html_page import escaped, picture
 from xlme_jax.studies.reports.visible_text import shortened
 
@@ -104,7 +104,7 @@ def _figure(number: int, plot: Plot) -> str:
     )
 
 
-def _key(line: Line) -> str:
+def _key(line: CurveLine) -> str:
     """Returns a line's button in the legend."""
     color = _COLORS.get(line.color, line.color)
     border = f"border-top-style: {_BORDERS[line.style]}; border-top-color: {color}"

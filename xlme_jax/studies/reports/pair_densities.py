@@ -50,7 +50,7 @@ def samplers(
     ]
 
 
-def table(counts: np.ndarray, found: Sequence[PairDensity]) -> str:
+def table(counts: np.ndarray, densities: Sequence[PairDensity]) -> str:
     """Returns a text table that compares samplers.
 
     Columns: pairs that are never drawn, their share, the entropy over pairs in nats, the effective
@@ -64,7 +64,7 @@ def table(counts: np.ndarray, found: Sequence[PairDensity]) -> str:
         f"{'sampler':<18}{'never drawn':>12}{'share':>8}{'entropy':>9}{'effective pairs':>17}"
         f"{'largest pair':>14}{'largest language':>18}",
     ]
-    for sampler in found:
+    for sampler in densities:
         shares = 2 * sampler.density[upper]
         drawn = shares[shares > 0]
         entropy = max(0.0, -float((drawn * np.log(drawn)).sum()))  # Avoid -0 for a single pair.
@@ -90,8 +90,8 @@ def draw(
     path: Path,
     languages: Sequence[str],
     counts: np.ndarray,
-    found: Sequence[PairDensity],
-    shown: Collection[str] = (),
+    densities: Sequence[PairDensity],
+    highlighted: Collection[str] = (),
 ) -> None:
     """Draws densities side by side, languages with the most examples first.
 
@@ -99,22 +99,22 @@ def draw(
       path: PNG to write.
       languages: L names.
       counts: float64[L, L], symmetric.
-      found: samplers to draw.
-      shown: languages to draw; empty for all. Densities always refer to all languages.
+      densities: those of the samplers to draw.
+      highlighted: languages to draw; empty for all. Densities always refer to all languages.
 
     Raises:
-      ValueError: `shown` has an unknown language.
+      ValueError: `highlighted` has an unknown language.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
-    if unknown := sorted(set(shown) - set(languages)):
+    if unknown := sorted(set(highlighted) - set(languages)):
         raise ValueError(f"no pair has the languages {unknown}; there are {list(languages)}")
     order = np.argsort(-counts.sum(axis=1), kind="stable").tolist()
-    order = [n for n in order if not shown or languages[n] in shown]
+    order = [n for n in order if not highlighted or languages[n] in highlighted]
     names, places = [languages[n] for n in order], np.ix_(order, order)
-    panels = [(sampler.name, sampler.density[places]) for sampler in found]
+    panels = [(sampler.name, sampler.density[places]) for sampler in densities]
     positive = np.concatenate([density[density > 0] for _, density in panels])
     if not len(positive):
         raise ValueError(f"no two of the languages {names} are a pair")

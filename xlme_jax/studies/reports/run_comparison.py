@@ -9,7 +9,7 @@ from pathlib import Path
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.reports import explore, html_page
 from xlme_jax.studies.reports.curve_picture import draw
-from xlme_jax.studies.reports.curves import Curves, Line, Plot, finite
+from xlme_jax.studies.reports.curves import CurveLine, Curves, Plot, finite
 from xlme_jax.studies.reports.run_page import final_value
 from xlme_jax.training import manifest
 from xlme_jax.training.metrics import HELD_OUT, read_metrics
@@ -30,7 +30,7 @@ _EQUAL_TOKENS = 1.05
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class DifferenceTable:
     """A table of differences.
 
     Attributes:
@@ -61,10 +61,10 @@ class Lengths:
     tokens: Sequence[float]
 
     @property
-    def table(self) -> Table:
+    def table(self) -> DifferenceTable:
         """A row for each run."""
         rows = list(zip(self.names, (f"{step:,}" for step in self.steps), map(_count, self.tokens)))
-        return Table("", ("run", "steps", "tokens"), rows)
+        return DifferenceTable("", ("run", "steps", "tokens"), rows)
 
     @property
     def are_equal(self) -> bool:
@@ -98,7 +98,7 @@ class Lengths:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """What differs between runs.
 
     Attributes:
@@ -111,10 +111,10 @@ class Comparison:
     names: Sequence[str]
     curves: Sequence[Curves]
     lengths: Lengths
-    tables: Sequence[Table]
+    tables: Sequence[DifferenceTable]
 
 
-def compare(model_dirs: Sequence[str]) -> Comparison:
+def compare(model_dirs: Sequence[str]) -> RunComparison:
     """Compares runs.
 
     Args:
@@ -136,7 +136,7 @@ def compare(model_dirs: Sequence[str]) -> Comparison:
         _differences("Manifest", names, [_facts(folder) for folder in folders]),
         _ends(names, ends, lengths.title),
     )
-    return Comparison(names, curves, lengths, tables)
+    return RunComparison(names, curves, lengths, tables)
 
 
 def _tokens(run: Curves) -> float:
@@ -164,17 +164,21 @@ def _facts(folder: Path) -> dict[str, str]:
     return {**facts, "number of starts": str(len(starts))}
 
 
-def _differences(title: str, names: Sequence[str], runs: Sequence[Mapping[str, str]]) -> Table:
+def _differences(
+    title: str, names: Sequence[str], runs: Sequence[Mapping[str, str]]
+) -> DifferenceTable:
     """Returns the table of the values that are not the same in all runs."""
     rows = []
     for name in sorted(set().union(*runs)):
         values = [run.get(name, _ABSENT) for run in runs]
         if len(set(values)) > 1:
             rows.append([name, *values])
-    return Table(title, ["", *names], rows)
+    return DifferenceTable(title, ["", *names], rows)
 
 
-def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]], lengths: str) -> Table:
+def _ends(
+    names: Sequence[str], ends: Sequence[Mapping[str, float]], lengths: str
+) -> DifferenceTable:
     """Returns the table of the final values that differ; the last column compares the last run."""
     rows, equal = [], 0
     for metric in sorted(set().union(*ends)):
@@ -191,20 +195,21 @@ def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]], lengths: st
         f"Means over the last tenth of the logged points.{same}{f' {lengths}.' if lengths else ''}"
     )
     head = ["", *names, f"{names[-1]} to {names[0]}"]
-    return Table("Ends of the curves", head, rows, note)
+    return DifferenceTable("Ends of the curves", head, rows, note)
 
 
 # ---- Markdown ------------------------------------------------------------------------------
 
 
-def to_markdown(found: Comparison) -> str:
+def to_markdown(comparison: RunComparison) -> str:
     """Returns the tables as a page in Markdown."""
-    warning = f"**{found.lengths.warning}**\n" if found.lengths.warning else ""
-    parts = ["# Runs\n", _markdown(found.lengths.table), warning, *map(_markdown, found.tables)]
+    warning = f"**{comparison.lengths.warning}**\n" if comparison.lengths.warning else ""
+    tables = map(_markdown, comparison.tables)
+    parts = ["# Runs\n", _markdown(comparison.lengths.table), warning, *tables]
     return "\n".join(part for part in parts if part)
 
 
-def _markdown(table: Table) -> str:
+def _markdown(table: DifferenceTable) -> str:
     rows = [[f"`{name}`" if table.title else name, *cells] for name, *cells in table.rows]
     lines = [table.head, ["---"] * len(table.head), *rows]
     body = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
@@ -220,36 +225,36 @@ def _cell(value: str) -> str:
 # ---- HTML ----------------------------------------------------------------------------------
 
 
-def to_html(found: Comparison) -> str:
+def to_html(comparison: RunComparison) -> str:
     """Returns a self-contained page with the curves of all runs in each plot, and the tables."""
-    plots, left_out = _plots(found)
-    picture = draw(plots[:_MOST_DRAWN], found.lengths.title)
+    plots, left_out = _plots(comparison)
+    picture = draw(plots[:_MOST_DRAWN], comparison.lengths.title)
     explored = explore.explorable(plots, picture)
-    warning = html.escape(found.lengths.warning)
+    warning = html.escape(comparison.lengths.warning)
     parts = [
         "<h1>Runs</h1>",
-        _html(found.lengths.table),
+        _html(comparison.lengths.table),
         f"<p><strong>{warning}</strong></p>" if warning else "",
         "<h2>Curves</h2>",
         explored.body,
         f'<p class="note">{left_out} further metrics are in the last table.</p>'
         if left_out
         else "",
-        *map(_html, found.tables),
+        *map(_html, comparison.tables),
     ]
     body = "\n".join(part for part in parts if part)
     scripts = (html_page.SORTING, *explored.scripts)
     return html_page.page("Runs", body, explore.STYLE, scripts)
 
 
-def _html(table: Table) -> str:
+def _html(table: DifferenceTable) -> str:
     title = f"<h2>{html.escape(table.title)}</h2>" if table.title else ""
     note = f'<p class="note">{html.escape(table.note)}</p>' if table.note else ""
     body = html_page.table(table.head, table.rows) if table.rows else "<p>No differences.</p>"
     return title + note + body
 
 
-def _plots(comparison: Comparison) -> tuple[list[Plot], int]:
+def _plots(comparison: RunComparison) -> tuple[list[Plot], int]:
     """Returns a plot of each metric that changes, and the number of those left out."""
     names = sorted({name for run in comparison.curves for name in run})
     metrics = sorted((n for n in names if _is_drawn(n, comparison.curves)), key=_order)
@@ -261,7 +266,7 @@ def _plots(comparison: Comparison) -> tuple[list[Plot], int]:
             color = _COLORS[number % len(_COLORS)]
             style = _STYLES[number // len(_COLORS) % len(_STYLES)]
             if points := finite(run.get(metric, [])):
-                lines.append(Line(metric, name, color, style, points))
+                lines.append(CurveLine(metric, name, color, style, points))
         plots.append(Plot(metric, "", "", tuple(lines), smooth=metric != "learning_rate"))
     return plots or [Plot("loss", "", "")], len(metrics) - len(plotted)
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xlme_jax.studies.reports.batch_rows import Prediction, Segment, StreamRows, Token, Verdict
+from xlme_jax.studies.reports.batch_rows import PredictedToken, Segment, StreamRows, Token, Verdict
 from xlme_jax.studies.reports.directions import isolated
 
 # Of each stream: rows that are read, and sentences that are shown of them.
@@ -85,10 +85,10 @@ def to_json(sentence: Sentence) -> dict[str, Any]:
     return {"stream": sentence.stream, "label": sentence.segment.label, "tokens": tokens}
 
 
-def from_json(found: Mapping[str, Any]) -> Sentence:
+def from_json(content: Mapping[str, Any]) -> Sentence:
     """Returns the sentence that `to_json` wrote."""
-    tokens = tuple(_token_from_json(column, x) for column, x in enumerate(found["tokens"]))
-    return Sentence(found["stream"], Segment(0, found["label"], tokens))
+    tokens = tuple(_token_from_json(column, x) for column, x in enumerate(content["tokens"]))
+    return Sentence(content["stream"], Segment(0, content["label"], tokens))
 
 
 def _token_to_json(token: Token) -> str | dict[str, Any]:
@@ -121,7 +121,7 @@ def _token_from_json(column: int, encoded: str | Mapping[str, Any]) -> Token:
         encoded.get("read", piece),
         encoded.get("special", False),
         "read" in encoded,
-        {name: Prediction(*values) for name, values in encoded.get("predictions", {}).items()},
+        {name: PredictedToken(*values) for name, values in encoded.get("predictions", {}).items()},
         None if verdict is None else Verdict(verdict[0], verdict[0] != piece, verdict[1]),
     )
 
@@ -129,9 +129,10 @@ def _token_from_json(column: int, encoded: str | Mapping[str, Any]) -> Token:
 # ---- Text ----------------------------------------------------------------------------------
 
 
-def to_text(found: Sequence[Sentence]) -> str:
+def to_text(sentences: Sequence[Sentence]) -> str:
     """Returns sentences as lines, the first of which explains the marks that they may have."""
-    return "\n".join([_legend(found), *(line for sentence in found for line in _lines(sentence))])
+    lines = (line for sentence in sentences for line in _lines(sentence))
+    return "\n".join([_legend(sentences), *lines])
 
 
 def _legend(samples: Sequence[Sentence]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from xlme_jax.storage.files import replace_file
 from xlme_jax.studies.reports import pictures
-from xlme_jax.vocabularies.measures import Fit
+from xlme_jax.vocabularies.vocabulary_measures import Fit
 
 TABLE, PICTURE = "languages.tsv", "languages.png"
 Fits = Mapping[str, Mapping[str, Fit]]

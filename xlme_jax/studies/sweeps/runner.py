@@ -29,7 +29,7 @@ from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
-from xlme_jax.studies.sweeps import along, by_language, grids, scoring
+from xlme_jax.studies.sweeps import by_language, checkpoint_grid, grids, scoring
 from xlme_jax.studies.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.training import launchers, manifest
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
@@ -162,7 +162,9 @@ class Sweep:
         self._config, self._output, self._command = config, output, command
         self._train, self._train_flags, self._evaluate = train, train_flags, evaluate
         self._points = (
-            along.points(as_path(config.along)) if config.along else grids.points(config.grid)
+            checkpoint_grid.points(as_path(config.along))
+            if config.along
+            else grids.points(config.grid)
         )
         self._failed: set[Path] = set()
         self._finished: dict[Path, SweepRun] = {}
@@ -189,7 +191,7 @@ class Sweep:
                 _log.warning("Stopped. Rerun the same command to continue.")
                 return EXIT_STOPPED
         if self._config.along:
-            along.draw(results, self._config, self._output)
+            checkpoint_grid.draw(results, self._config, self._output)
         for folder in sorted(self._failed):
             _log.error("Failed: %s; see %s", folder, folder / LOG_FILE)
         return 1 if self._failed else 0

@@ -5,7 +5,7 @@ import shlex
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.objectives.finetune import FineTuneConfig

@@ -19,12 +19,12 @@ from xlme_jax.data.batches.streams import items_per_step
 from xlme_jax.objectives.base import Objective, RunFacts
 from xlme_jax.tools.planning.collectives import Collective, find_collectives
 from xlme_jax.tools.planning.counting import matmul_flops
+from xlme_jax.tools.planning.exposed_communication import exposed_seconds
 from xlme_jax.tools.planning.hlo import Program
 from xlme_jax.tools.planning.machines import GPUS_A_NODE, Machine, Topology
-from xlme_jax.tools.planning.overlap import exposed_seconds
 from xlme_jax.tools.planning.traffic import Transfer, find_transfers
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training.model_info import bytes_per_device
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from xlme_jax.tools.planning.compiling import Compiled, build_objective, compile
 from xlme_jax.tools.planning.estimate import HEADROOM, estimate, fits
 from xlme_jax.tools.planning.machines import EFFICIENCY, Topology
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.state import init_state
+from xlme_jax.training.sharded_state import init_state
 
 _MAX_TENSOR = 8
 Remat = Literal[False, True, "products"]

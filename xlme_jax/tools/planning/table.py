@@ -140,14 +140,14 @@ def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def recorded(path: Path, wanted: Sequence[Shipped]) -> list[tuple[Shipped, dict[str, Any]]]:
+def recorded(path: Path, shipped_plans: Sequence[Shipped]) -> list[tuple[Shipped, dict[str, Any]]]:
     """Returns those of the shipped runs that a file of `record` has, with their plans.
 
     Raises:
       ValueError: a plan in the file is of other settings.
     """
     plans = _read(path)
-    runs = [shipped for shipped in wanted if shipped.name in plans]
+    runs = [shipped for shipped in shipped_plans if shipped.name in plans]
     for shipped in runs:
         if plans[shipped.name]["settings"] != shipped.bindings():
             raise ValueError(

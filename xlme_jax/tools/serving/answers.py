@@ -13,7 +13,7 @@ from xlme_jax.data.vocabulary import MASK_PIECE
 from xlme_jax.runs.models import Model
 from xlme_jax.studies.reports.directions import direction
 from xlme_jax.studies.reports.visible_text import visible
-from xlme_jax.tools.serving import fields
+from xlme_jax.tools.serving import request_fields
 
 Answer = dict[str, Any]
 
@@ -30,7 +30,7 @@ def detect(model: Model, content: Any) -> Answer:
     Raises:
       ValueError: a field is wrong, or `Model.detect` cannot read the text.
     """
-    text = fields.text(fields.only(content, "text"), "text")
+    text = request_fields.text(request_fields.only(content, "text"), "text")
     inner = model.detect(text)[1:-1]
     _, begins, ends = model.vocabulary.encode_with_offsets(text)
     words, end = [], 0
@@ -57,14 +57,14 @@ def fill(model: Model, content: Any) -> Answer:
     Raises:
       ValueError: a field is wrong, or `Model.fill` cannot read the text.
     """
-    given = fields.only(content, "text", "k")
-    text = fields.text(given, "text")
+    given = request_fields.only(content, "text", "k")
+    text = request_fields.text(given, "text")
     parts = text.split(MASK_PIECE)
-    if len(parts) - 1 > fields.MASKS:
-        raise fields.TooLargeError(
-            f"text has {len(parts) - 1} times {MASK_PIECE}; the most is {fields.MASKS}"
+    if len(parts) - 1 > request_fields.MASKS:
+        raise request_fields.TooLargeError(
+            f"text has {len(parts) - 1} times {MASK_PIECE}; the most is {request_fields.MASKS}"
         )
-    by_mask = model.fill(text, fields.integer(given, "k", 5, 1, fields.PREDICTIONS))
+    by_mask = model.fill(text, request_fields.integer(given, "k", 5, 1, request_fields.PREDICTIONS))
     predictions = [
         [
             {
@@ -90,9 +90,9 @@ def retrieve(model: Model, content: Any) -> Answer:
     Raises:
       ValueError: a field is wrong, or the encoder has no such "layer".
     """
-    given = fields.only(content, "queries", "candidates", "layer")
-    queries, candidates = (fields.lines(given, name) for name in ("queries", "candidates"))
-    layer = fields.integer(given, "layer", None, 0, model.num_layers)
+    given = request_fields.only(content, "queries", "candidates", "layer")
+    queries, candidates = (request_fields.lines(given, name) for name in ("queries", "candidates"))
+    layer = request_fields.integer(given, "layer", None, 0, model.num_layers)
     matches = model.retrieve(queries, candidates, k=_NEAREST, layer=layer)
     return {
         "queries": list(map(visible, queries)),
@@ -110,12 +110,16 @@ def align(model: Model, content: Any) -> Answer:
     Raises:
       ValueError: a field is wrong, or `Model.align` cannot read the pair.
     """
-    given = fields.only(content, "source", "target", "layer")
-    sides = [fields.text(given, name).split() for name in ("source", "target")]
+    given = request_fields.only(content, "source", "target", "layer")
+    sides = [request_fields.text(given, name).split() for name in ("source", "target")]
     for name, words in zip(("source", "target"), sides):
-        if len(words) > fields.WORDS:
-            raise fields.TooLargeError(f"{name} has {len(words)} words; the most is {fields.WORDS}")
-    alignment = model.align(*sides, layer=fields.integer(given, "layer", None, 0, model.num_layers))
+        if len(words) > request_fields.WORDS:
+            raise request_fields.TooLargeError(
+                f"{name} has {len(words)} words; the most is {request_fields.WORDS}"
+            )
+    alignment = model.align(
+        *sides, layer=request_fields.integer(given, "layer", None, 0, model.num_layers)
+    )
     return {
         "source": list(map(visible, alignment.source)),
         "target": list(map(visible, alignment.target)),

@@ -16,9 +16,9 @@ from xlme_jax.evaluation.encoding import choose_layer
 from xlme_jax.runs.models import Model
 from xlme_jax.storage.sealed_json import parse
 from xlme_jax.studies.reports.visible_text import visible
-from xlme_jax.tools.serving import answers, fields
-from xlme_jax.tools.serving.examples import Examples
-from xlme_jax.tools.serving.packages import flask, werkzeug
+from xlme_jax.tools.serving import answers, request_fields
+from xlme_jax.tools.serving.first_sentences import Examples
+from xlme_jax.tools.serving.flask_packages import flask, werkzeug
 from xlme_jax.tools.serving.page import page
 
 _HOSTS = ["localhost", "127.0.0.1"]
@@ -39,7 +39,7 @@ def create(model: Model, examples: Examples, layer: int | None = None) -> flask.
       layer: layer for retrieval and alignment that the page begins with; None for the middle one.
     """
     app = flask.Flask(__name__, static_folder=None)
-    app.config.update(TRUSTED_HOSTS=_HOSTS, MAX_CONTENT_LENGTH=fields.BYTES)
+    app.config.update(TRUSTED_HOSTS=_HOSTS, MAX_CONTENT_LENGTH=request_fields.BYTES)
     about, turns = describe(model, examples, layer), Turns()
     app.after_request(_harden)
     app.register_error_handler(werkzeug.exceptions.HTTPException, _refuse)
@@ -61,7 +61,7 @@ def create(model: Model, examples: Examples, layer: int | None = None) -> flask.
         try:
             with turns.take():
                 reply = answers.ANSWERS[name](model, content)
-        except fields.TooLargeError as error:
+        except request_fields.TooLargeError as error:
             flask.abort(413, str(error))
         except ValueError as error:
             flask.abort(400, str(error))
@@ -81,11 +81,11 @@ def describe(model: Model, examples: Examples, layer: int | None = None) -> dict
         "unavailable": {name: model.reason_without(name) for name in ("detect", "fill")},
         "mask": MASK_PIECE,
         "limits": {
-            "characters": fields.CHARACTERS,
-            "lines": fields.LINES,
-            "words": fields.WORDS,
-            "masks": fields.MASKS,
-            "bytes": fields.BYTES,
+            "characters": request_fields.CHARACTERS,
+            "lines": request_fields.LINES,
+            "words": request_fields.WORDS,
+            "masks": request_fields.MASKS,
+            "bytes": request_fields.BYTES,
         },
         "examples": {
             "origin": visible(examples.origin),
@@ -145,7 +145,7 @@ def _refuse(error: werkzeug.exceptions.HTTPException) -> Any:
 
 
 def _too_long() -> str:
-    return f"the request is larger than {fields.BYTES >> 20} MiB; send less text"
+    return f"the request is larger than {request_fields.BYTES >> 20} MiB; send less text"
 
 
 def _harden(response: flask.Response) -> flask.Response:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from xlme_jax.runs.models import Model
 from xlme_jax.storage.paths import as_path
 from xlme_jax.tools.serving.app import create
-from xlme_jax.tools.serving.examples import find
-from xlme_jax.tools.serving.packages import werkzeug
+from xlme_jax.tools.serving.first_sentences import find
+from xlme_jax.tools.serving.flask_packages import werkzeug
 
 _log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"

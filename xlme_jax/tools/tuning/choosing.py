@@ -79,22 +79,22 @@ def tolerance(dtype: Any, terms: int) -> float:
     return float(jnp.finfo(dtype).eps) + 16 * math.sqrt(terms) * exact
 
 
-def deviation(found: jax.Array, expected: jax.Array) -> jax.Array:
-    """Returns the largest deviation of neighbouring values; NaN if any of `found` is NaN.
+def deviation(computed: jax.Array, expected: jax.Array) -> jax.Array:
+    """Returns the largest deviation of neighbouring values; NaN if any of `computed` is NaN.
 
     The deviation of `_NEIGHBOURS` values of a row, an index of the first axis, is the norm of the
     difference over the norm of what is expected, or over the norm that is usual in the row if that
     is larger: values that almost cancel have no relative accuracy.
 
     Args:
-      found: array of any shape.
+      computed: array of any shape.
       expected: array of the same shape.
 
     Returns:
       float32[].
     """
     rows = expected.shape[0] if expected.ndim > 1 else 1
-    found, expected = (x.astype(jnp.float32).reshape(rows, -1) for x in (found, expected))
+    computed, expected = (x.astype(jnp.float32).reshape(rows, -1) for x in (computed, expected))
     size = min(_NEIGHBOURS, expected.shape[1])
 
     def norms(x: jax.Array) -> jax.Array:
@@ -103,7 +103,7 @@ def deviation(found: jax.Array, expected: jax.Array) -> jax.Array:
 
     usual = jnp.sqrt(jnp.square(expected).mean(axis=1) * size)
     scale = jnp.maximum(norms(expected), usual[:, None])
-    error = norms(found - expected)
+    error = norms(computed - expected)
     return jnp.where(error == 0, 0.0, error / scale).max()
 
 

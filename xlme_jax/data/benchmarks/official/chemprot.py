@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xlme_jax.data.benchmarks.examples import Example, TextExample
-from xlme_jax.data.benchmarks.official.files import Skips, checked_label, numbered_lines
+from xlme_jax.data.benchmarks.official.finding import Skips, checked_label, numbered_lines
 from xlme_jax.data.text.reading import DataError
 
 GROUPS = ("CPR:3", "CPR:4", "CPR:5", "CPR:6", "CPR:9")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xlme_jax.data.benchmarks.examples import Answer, Example, QuestionExample
-from xlme_jax.data.benchmarks.official.files import Skips
+from xlme_jax.data.benchmarks.official.finding import Skips
 from xlme_jax.data.text.opening import read_text
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.storage.sealed_json import parse

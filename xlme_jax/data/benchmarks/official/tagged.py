@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xlme_jax.data.benchmarks.examples import NO_TAG, Example, TaggedExample
-from xlme_jax.data.benchmarks.official.files import (
+from xlme_jax.data.benchmarks.official.finding import (
     UNREADABLE,
     Skips,
     checked_label,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xlme_jax.data.benchmarks.examples import NO_LABEL, Example, TextExample
-from xlme_jax.data.benchmarks.official.files import (
+from xlme_jax.data.benchmarks.official.finding import (
     UNREADABLE,
     Skips,
     checked_label,
@@ -19,7 +19,7 @@ from xlme_jax.data.text.reading import DataError
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table with a text, or a pair of texts, in each row.
 
     Quotation marks are plain characters, except in the files written by XTREME's script. Cells
@@ -120,7 +120,7 @@ class Table:
 class _RowReader:
     """Reads the rows of a file of known columns."""
 
-    table: Table
+    table: TextTable
     columns: tuple[str, ...]
     path: Path
     split: str

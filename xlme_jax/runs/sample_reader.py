@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.objectives.abilities import Reads
 from xlme_jax.objectives.base import Objective, Params
-from xlme_jax.objectives.reading import Reading
+from xlme_jax.objectives.readings import Reading
 from xlme_jax.runs.parts import Parts
 from xlme_jax.studies.reports import samples
 from xlme_jax.studies.reports.batch_rows import StreamRows, stream_rows

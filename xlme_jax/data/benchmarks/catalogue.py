@@ -19,10 +19,10 @@ from typing import Protocol
 from xlme_jax.data.benchmarks import embedded
 from xlme_jax.data.benchmarks.examples import NO_TAG, Example, Kind
 from xlme_jax.data.benchmarks.official import chemprot
-from xlme_jax.data.benchmarks.official.files import SPLITS, TRANSLATED, Layout, Official
-from xlme_jax.data.benchmarks.official.parts import Passages
+from xlme_jax.data.benchmarks.official.finding import SPLITS, TRANSLATED, Layout, Official
+from xlme_jax.data.benchmarks.official.random_splits import Passages
 from xlme_jax.data.benchmarks.official.squad import Squad
-from xlme_jax.data.benchmarks.official.tables import Table
+from xlme_jax.data.benchmarks.official.tabular import TextTable
 from xlme_jax.data.benchmarks.official.tagged import Columns, Conllu
 from xlme_jax.data.text.reading import ReadReport
 
@@ -141,7 +141,7 @@ def _codes(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def _xtreme_pairs(table: Table) -> tuple[Layout, ...]:
+def _xtreme_pairs(table: TextTable) -> tuple[Layout, ...]:
     """Returns the layouts of XTREME's sentence pairs and its machine-translated training data."""
     table = dataclasses.replace(
         table, label="label", columns=(*table.texts, "label"), csv=True, renamed=_MNLI_LABELS
@@ -177,12 +177,12 @@ _XNLI = Benchmark(
     gap_metric="accuracy",
     source=Official(
         (
-            *_xtreme_pairs(Table(("premise", "hypothesis"), no_label=_NO_CONSENSUS)),
+            *_xtreme_pairs(TextTable(("premise", "hypothesis"), no_label=_NO_CONSENSUS)),
             *_folders(
                 [
                     Layout(
                         "xnli.{split}.tsv",
-                        Table(
+                        TextTable(
                             ("sentence1", "sentence2"),
                             label="gold_label",
                             language="language",
@@ -197,7 +197,9 @@ _XNLI = Benchmark(
                 [
                     Layout(
                         "multinli.train.{language}.tsv",
-                        Table(("premise", "hypo"), renamed=_MNLI_LABELS, no_label=_NO_CONSENSUS),
+                        TextTable(
+                            ("premise", "hypo"), renamed=_MNLI_LABELS, no_label=_NO_CONSENSUS
+                        ),
                         split="train",
                     )
                 ],
@@ -209,7 +211,7 @@ _XNLI = Benchmark(
 )
 
 _AMERICASNLI_LANGUAGES = _codes("aym bzd cni gn hch nah oto quy shp tar")
-_AMERICASNLI_TABLE = Table(("premise", "hypothesis"), no_label=_NO_CONSENSUS)
+_AMERICASNLI_TABLE = TextTable(("premise", "hypothesis"), no_label=_NO_CONSENSUS)
 _AMERICASNLI = Benchmark(
     name="americasnli",
     kind="classification",
@@ -233,7 +235,7 @@ _AMERICASNLI = Benchmark(
 )
 
 # Translators left out sentences that they could not translate, and machine translation lost some.
-_PAWSX_TABLE = Table(("sentence1", "sentence2"), no_text=("", "NS"))
+_PAWSX_TABLE = TextTable(("sentence1", "sentence2"), no_text=("", "NS"))
 _PAWSX = Benchmark(
     name="pawsx",
     kind="classification",
@@ -265,14 +267,14 @@ def _glue(
     labels: tuple[str, ...],
     metrics: tuple[str, ...],
     folder: str,
-    table: Table,
+    table: TextTable,
     *,
     splits: tuple[tuple[str, str], ...] = (
         ("train", "train.tsv"),
         ("validation", "dev.tsv"),
         ("test", "test.tsv"),
     ),
-    test: Table | None = None,
+    test: TextTable | None = None,
 ) -> Benchmark:
     """Returns a GLUE task.
 
@@ -301,37 +303,37 @@ def _glue(
 
 
 _ENTAILED = ("entailment", "not_entailment")
-_MNLI_TABLE = Table(("sentence1", "sentence2"), label="gold_label", no_label=_NO_CONSENSUS)
+_MNLI_TABLE = TextTable(("sentence1", "sentence2"), label="gold_label", no_label=_NO_CONSENSUS)
 _GLUE = (
     _glue(
         "cola",
         ("0", "1"),
         ("matthews", "accuracy"),
         "CoLA",
-        Table(("sentence",), columns=("source", "label", "mark", "sentence")),
-        test=Table(("sentence",)),
+        TextTable(("sentence",), columns=("source", "label", "mark", "sentence")),
+        test=TextTable(("sentence",)),
     ),
-    _glue("sst2", ("0", "1"), ("accuracy",), "SST-2", Table(("sentence",))),
+    _glue("sst2", ("0", "1"), ("accuracy",), "SST-2", TextTable(("sentence",))),
     _glue(
         "mrpc",
         ("0", "1"),
         ("accuracy", "f1"),
         "MRPC",
-        Table(("#1 String", "#2 String"), label="Quality"),
+        TextTable(("#1 String", "#2 String"), label="Quality"),
     ),
     _glue(
         "qqp",
         ("0", "1"),
         ("accuracy", "f1"),
         "QQP",
-        Table(("question1", "question2"), label="is_duplicate"),
+        TextTable(("question1", "question2"), label="is_duplicate"),
     ),
     _glue(
         "stsb",
         (),
         ("spearman", "pearson"),
         "STS-B",
-        Table(("sentence1", "sentence2"), label="score", score=True),
+        TextTable(("sentence1", "sentence2"), label="score", score=True),
     ),
     *(
         _glue(
@@ -348,14 +350,14 @@ _GLUE = (
         )
         for name, kind in (("mnli", "matched"), ("mnli_mismatched", "mismatched"))
     ),
-    _glue("qnli", _ENTAILED, ("accuracy",), "QNLI", Table(("question", "sentence"))),
-    _glue("rte", _ENTAILED, ("accuracy",), "RTE", Table(("sentence1", "sentence2"))),
-    _glue("wnli", ("0", "1"), ("accuracy",), "WNLI", Table(("sentence1", "sentence2"))),
+    _glue("qnli", _ENTAILED, ("accuracy",), "QNLI", TextTable(("question", "sentence"))),
+    _glue("rte", _ENTAILED, ("accuracy",), "RTE", TextTable(("sentence1", "sentence2"))),
+    _glue("wnli", ("0", "1"), ("accuracy",), "WNLI", TextTable(("sentence1", "sentence2"))),
 )
 
 # One file with all negative sentences first: line n (from 0) is validation if n % 10 == 8, test if
 # n % 10 == 9, and train otherwise.
-_MR_TABLE = Table(("sentence",), columns=("sentence", "label"))
+_MR_TABLE = TextTable(("sentence",), columns=("sentence", "label"))
 _MR_PARTS = {"train": tuple(range(8)), "validation": (8,), "test": (9,)}
 _MR = Benchmark(
     name="mr",
@@ -505,14 +507,10 @@ _QUESTIONS = (
     _questions(
         "squad",
         "en",
-        *(
-            Layout("{split}-v1.1.json", Squad(), languages=("en",)),
-            Layout("squad.translate.train.en-{language}.json", Squad(), split="train"),
-            Layout("{any}/squad.translate.train.en-{language}.json", Squad(), split="train"),
-            Layout(
-                "{any}/{language}_squad-translate-train-train-v1.1.json", Squad(), split="train"
-            ),
-        ),
+        Layout("{split}-v1.1.json", Squad(), languages=("en",)),
+        Layout("squad.translate.train.en-{language}.json", Squad(), split="train"),
+        Layout("{any}/squad.translate.train.en-{language}.json", Squad(), split="train"),
+        Layout("{any}/{language}_squad-translate-train-train-v1.1.json", Squad(), split="train"),
     ),
     _questions(
         "squad2",

@@ -13,6 +13,7 @@ from xlme_jax.evaluation.results import Results, Spread
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.model.flop_conventions import OURS, TABLE_4
 from xlme_jax.studies.papers import (
+    all_sheets,
     continued,
     entries,
     families,
@@ -20,7 +21,6 @@ from xlme_jax.studies.papers import (
     frozen,
     interlingual,
     inventory,
-    tables,
 )
 from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.papers.items import Paper
@@ -84,7 +84,7 @@ def write(
         drawn += more_drawn
     else:
         by_family = families.sheet(ours)
-        sheets = [*tables.sheets(ours), *([by_family] if by_family.rows else [])]
+        sheets = [*all_sheets.sheets(ours), *([by_family] if by_family.rows else [])]
         sheets += interlingual.sheets(ours)
         details = frozen.details(ours)
         drawn = [

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from xlme_jax.tools.planning.collectives import Collective, bandwidth
 from xlme_jax.tools.planning.hlo import Computation, Instruction, Program
 from xlme_jax.tools.planning.machines import Topology
-from xlme_jax.tools.planning.products import instruction_flops
+from xlme_jax.tools.planning.product_flops import instruction_flops
 from xlme_jax.tools.planning.traffic import Transfer
 
 _BODIES = ("while", "conditional", "call")

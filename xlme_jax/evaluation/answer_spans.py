@@ -181,7 +181,7 @@ def _compare_all(
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class AnswerCandidate:
     """One of the best answers to a question.
 
     Attributes:
@@ -196,7 +196,7 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction:
+class PredictedAnswer:
     """The answer to a question.
 
     Attributes:
@@ -212,7 +212,7 @@ class Prediction:
     best: str
     score: float
     null_score_difference: float
-    n_best: tuple[Candidate, ...]
+    n_best: tuple[AnswerCandidate, ...]
 
     def answer(self, null_threshold: float) -> str:
         """Returns the best answer, or "" if no answer scores better by more than the threshold."""
@@ -226,7 +226,7 @@ def decode(
     n_best: int = 20,
     max_answer_length: int = 30,
     null_threshold: float | None = None,
-) -> Prediction:
+) -> PredictedAnswer:
     """Finds the best answers to a question in all windows of its context.
 
     Candidates are the spans from one of the `n_best` best first tokens of a window to one of its
@@ -262,7 +262,7 @@ def decode(
         candidates = sorted([*candidates, ("", null)], key=lambda item: -item[1])
         if candidates[-1][0]:  # No answer is among the best.
             candidates = candidates[:n_best]
-    prediction = Prediction(text, text, score, null - score, _with_probabilities(candidates))
+    prediction = PredictedAnswer(text, text, score, null - score, _with_probabilities(candidates))
     if null_threshold is None:
         return prediction
     return dataclasses.replace(prediction, text=prediction.answer(null_threshold))
@@ -318,21 +318,23 @@ def _best_texts(spans: np.ndarray, context: str, n_best: int) -> list[tuple[str,
     return list(best.items())
 
 
-def _with_probabilities(candidates: Sequence[tuple[str, float]]) -> tuple[Candidate, ...]:
+def _with_probabilities(candidates: Sequence[tuple[str, float]]) -> tuple[AnswerCandidate, ...]:
     if not candidates:
         return ()
     scores = np.array([score for _, score in candidates])
     weights = np.exp(scores - scores.max())
     shares = (weights / weights.sum()).tolist()
-    return tuple(Candidate(text, score, share) for (text, score), share in zip(candidates, shares))
+    return tuple(
+        AnswerCandidate(text, score, share) for (text, score), share in zip(candidates, shares)
+    )
 
 
 def best_null_threshold(
     gold: Sequence[Collection[str]],
-    predictions: Sequence[Prediction],
+    predictions: Sequence[PredictedAnswer],
     metric: Literal["exact_match", "f1"] = "f1",
 ) -> tuple[float, float]:
-    """Tunes the threshold of `decode` and `Prediction.answer` on questions, as SQuAD 2.0 does.
+    """Tunes the threshold of `decode` and `PredictedAnswer.answer` on questions, as SQuAD 2.0 does.
 
     Args:
       gold: the accepted answers of each question; empty if there is no answer.

@@ -19,9 +19,9 @@ import numpy as np
 from xlme_jax.data.text import text_digests
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.preparation import duplicates, language_id, overlap, preparing, sources
+from xlme_jax.preparation import duplicates, evaluation_overlap, language_id, preparing, sources
 from xlme_jax.preparation import workers as worker_pool
-from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import TextTask
 from xlme_jax.preparation.tokenizing import load_vocabulary
 
@@ -212,7 +212,7 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
     tasks = _tasks(plain)
     evaluation, unread = None, 0
     if config.check_overlap:
-        digests = overlap.evaluation_digests(config.check_overlap)
+        digests = evaluation_overlap.evaluation_digests(config.check_overlap)
         evaluation = np.unique(np.concatenate(list(digests.values())))
         unread = len(digests.unread)
         for line in digests.warnings():

@@ -27,14 +27,14 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import BatchIterator, make_iterator
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.objectives.base import Carried, Objective, Params
-from xlme_jax.objectives.reading import Reading
+from xlme_jax.objectives.readings import Reading
 from xlme_jax.runs.parts import Parts, build
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.reports import batch_page, batch_text
 from xlme_jax.studies.reports.batch_rows import BatchRows, stream_rows
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import sharded_state as states
 from xlme_jax.training import starting
-from xlme_jax.training import state as states
 from xlme_jax.training.metrics import ratios
 from xlme_jax.training.step import make_reading, read_rows
 

@@ -101,7 +101,9 @@ class LocalCopies:
                 _log.warning(
                     "Train.data_cache_gb = %g holds %.1f of %.1f GB of %s; the rest is read from "
                     "the bucket, which is slow.",
-                    *(self._limit / 1e9, used / 1e9, sum(f.bytes for f in files) / 1e9),
+                    self._limit / 1e9,
+                    used / 1e9,
+                    sum(f.bytes for f in files) / 1e9,
                     self._source,
                 )
                 break

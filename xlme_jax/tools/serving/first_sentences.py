@@ -10,7 +10,7 @@ import numpy as np
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 from xlme_jax.data.token_ids import UNK_ID
 from xlme_jax.data.vocabulary import MASK_PIECE, Vocabulary
-from xlme_jax.tools.serving import fields
+from xlme_jax.tools.serving import request_fields
 
 _log = logging.getLogger(__name__)
 _PIVOT = "en"
@@ -99,7 +99,7 @@ def _choose(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Returns pairs that share few words with each other, those of three words or more first."""
     chosen: list[tuple[str, str]] = []
     for pair in sorted(pairs, key=lambda pair: len(pair[0].split()) < 3):
-        fits = all(side.strip() and len(side) <= fields.CHARACTERS for side in pair)
+        fits = all(side.strip() and len(side) <= request_fields.CHARACTERS for side in pair)
         if fits and not any(_overlap(pair, other) for other in chosen):
             chosen.append(pair)
         if len(chosen) == _SHOWN:

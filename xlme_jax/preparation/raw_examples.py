@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from xlme_jax.data import cldr
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.text import held_out
-from xlme_jax.data.text.bitext import read_units
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.document_files import DocumentFile, name_of, read_file
 from xlme_jax.data.text.held_out import HeldOutText
+from xlme_jax.data.text.pair_readers import read_units
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.text.text_digests import digest
 from xlme_jax.preparation.tokenizing import Read, Texts
 
 if TYPE_CHECKING:
-    from xlme_jax.preparation.config import CldrCorpus
+    from xlme_jax.preparation.prepare_config import CldrCorpus
 
 _WINDOW = 4096  # Pairs among which partners are exchanged.
 

@@ -120,10 +120,10 @@ _IN_PAPERS = (Tatoeba, Bucc, WordAlignment)
 def sheets(ours: Sequence[Entry]) -> list[Sheet]:
     """Returns all tables of the papers, with our rows, and those of other measures with results."""
     tasks = {row.task for entry in ours for run in entry.runs for row in run.results}
-    others = [
+    further = [
         measured(measure, number=number)
         for measure in measures.of_tasks(tasks)
         if measure not in _IN_PAPERS
         for number in range(len(measure.about.tables))
     ]
-    return [make(ours) for make in (*SHEETS, *others)]
+    return [make(ours) for make in (*SHEETS, *further)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xlme_jax.data.benchmarks.examples import Example
-from xlme_jax.data.benchmarks.official.files import Format, Skips
+from xlme_jax.data.benchmarks.official.finding import Format, Skips
 from xlme_jax.data.text.text_digests import digest
 
 # One passage in this many is held out.

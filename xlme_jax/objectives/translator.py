@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from xlme_jax.model.decoding import Decoder
 from xlme_jax.model.encoder import EncoderConfig, some_layers
-from xlme_jax.model.veco import EncoderDecoderLM, partners
+from xlme_jax.model.veco_network import EncoderDecoderLM, partners
 from xlme_jax.objectives.base import (
     Batch,
     Carried,
@@ -31,7 +31,7 @@ from xlme_jax.objectives.base import (
     WarmStart,
 )
 from xlme_jax.objectives.masked_lm import check_lengths
-from xlme_jax.objectives.reading import Guess, Reading
+from xlme_jax.objectives.readings import Guess, Reading
 from xlme_jax.objectives.system_config import OneEncoderConfig, TunedConfig
 from xlme_jax.objectives.translate_diagnostics import translate_diagnostics
 from xlme_jax.objectives.veco import CROSS, VecoConfig
