@@ -21,7 +21,7 @@ DATA = (
     "xlme_jax/py.typed",
     "xlme_jax/studies/published/xlme/table_1.tsv",
     "xlme_jax/tools/serving/page.js",
-    "tasks/runner.py",
+    "tasks/as_source.py",
 )
 
 
