@@ -10,6 +10,7 @@ from xlme_jax.configuration.registry import SYSTEMS
 from xlme_jax.data.batches.pair_layouts import Translations
 from xlme_jax.data.batches.streams import STREAMS, PairStream, Stream
 from xlme_jax.data.prepared.local_copies import DEFAULT_GB
+from xlme_jax.evaluation.context import EvaluatorConfig
 from xlme_jax.objectives.base import StreamInput
 from xlme_jax.objectives.system_config import SystemConfig
 from xlme_jax.preparation.prepare_config import PrepareConfig
@@ -88,7 +89,7 @@ class TrainConfig:
                 "from objectives.system_config.SystemConfig."
             )
         for evaluator in self.evaluators:
-            if not hasattr(evaluator, "evaluator"):
+            if not isinstance(evaluator, EvaluatorConfig):
                 raise ValueError(
                     f"Train.evaluators: {reprlib.repr(evaluator)} is no evaluation; bind "
                     "(@RetrievalProbe(),) or others of --help."

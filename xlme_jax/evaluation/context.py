@@ -7,7 +7,7 @@ returns an entry of `training.run.Run.evaluators`.
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,7 @@ class Context:
         return meshes.batch_shards(self.mesh)
 
 
+@runtime_checkable
 class EvaluatorConfig(Protocol):
     """An entry of `Train.evaluators`."""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, Benchmark, benchmark
-from xlme_jax.data.benchmarks.examples import Example, Features, Kind
+from xlme_jax.data.benchmarks.examples import Example, Features, Kind, TaggedExample, TextExample
 from xlme_jax.data.benchmarks.featurize import encode
 from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.text.reading import ReadReport
@@ -278,9 +278,9 @@ class _File:
 
 def _gold(example: Example, no_answer: bool) -> list[Any]:
     """Returns the gold labels as a list; empty if the file has none."""
-    if hasattr(example, "label"):
+    if isinstance(example, TextExample):
         return [] if example.label is None else [example.label]
-    if hasattr(example, "tags"):
+    if isinstance(example, TaggedExample):
         return [list(example.tags)] if example.tags else []
     return [[answer.text for answer in example.answers]] if example.answers or no_answer else []
 

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from xlme_jax.storage.files import naming_file
 from xlme_jax.storage.mirrors import Mirror
@@ -51,7 +51,13 @@ class Tracker(Protocol):
     def close(self) -> None:
         """Completes what was logged."""
 
-    # A tracker that shows texts also has write_text(step, name, text).
+
+@runtime_checkable
+class TextTracker(Protocol):
+    """A tracker that shows texts too."""
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Shows a text of a step."""
 
 
 class Samples(NamedTuple):
@@ -152,8 +158,8 @@ class MetricsWriter:
         self._samples.append({"step": int(step), **samples.content})
         self.last_samples = step
         for tracker in self._trackers:
-            if (write_text := getattr(tracker, "write_text", None)) is not None:
-                write_text(step, SAMPLES_NAME, samples.text)
+            if isinstance(tracker, TextTracker):
+                tracker.write_text(step, SAMPLES_NAME, samples.text)
         self._mirror.upload_sometimes()
 
     def sync(self) -> None:
