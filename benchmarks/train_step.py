@@ -12,10 +12,10 @@ With --bfloat16, it is called twice more, with "bfloat16" (torch.autocast) in ad
 commands on CPUs, its process keeps freed memory. "Of the peer" and "of bfloat16" are speeds
 relative to the faster of two peers.
 
-MFU = FLOPs of the step by `XLME.flops` / (seconds x peak). The peak is measured in the same run
-with a float32 (on accelerators bfloat16) product of 4,096 x 4,096 matrices. The FLOPs include full
-bidirectional attention, generator, discriminator and both heads, and count the backward pass as
-twice the forward pass; recomputation and optimizer are not counted.
+MFU = FLOPs of the step by `XLME.diagnostics.flops` / (seconds x peak). The peak is measured in the
+same run with a float32 (on accelerators bfloat16) product of 4,096 x 4,096 matrices. The FLOPs
+include full bidirectional attention, generator, discriminator and both heads, and count the
+backward pass as twice the forward pass; recomputation and optimizer are not counted.
 
 On CPUs where /sys/kernel/mm/transparent_hugepage/enabled contains "[madvise]", set
 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both, so that memory is allocated in huge pages.

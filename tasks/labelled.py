@@ -43,7 +43,7 @@ class LabelledSource(seqio_sources.TextSource):
         languages: Sequence[str],
         benchmark: str,
     ):
-        """Makes the source of a benchmark; see `sources.TextSource`."""
+        """Makes the source of a benchmark; see `seqio_sources.TextSource`."""
         super().__init__(splits, languages, (FIELD,))
         self.benchmark = benchmark
         self._counts: dict[str, int] = {}

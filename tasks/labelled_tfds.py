@@ -57,8 +57,8 @@ class Subset:
       dataset: TFDS name with config and version ("paws_x_wiki/de:1.0.0").
       split: TFDS split.
       id_prefix: Prefix of the ids of this language's examples; others are ignored.
-      held_out: Whether these are the questions on passages that are held out (`official.parts`), or
-        the others; None for all.
+      held_out: Whether these are the questions on passages that are held out
+        (`official.random_splits`), or the others; None for all.
     """
 
     dataset: str

@@ -48,7 +48,7 @@ def test_the_command_lists_and_without_a_network_keeps_the_export(tmp_path):
     assert {name: size for size, name in lines} == sizes and total[-2:] == ["for", "o/n"]
     assert "only with --push=OWNER/NAME" in none.stderr and "write OWNER/NAME" in unnamed.stderr
     assert not outputs[1].exists() and not outputs[2].exists()
-    # tests/hf_folders.py has set HF_HUB_OFFLINE.
+    # tests/helpers/hf_folders.py has set HF_HUB_OFFLINE.
     with pytest.raises(ValueError, match=f"complete in {outputs[0]}; .*`hf upload o/n /"):
         pushing.push(outputs[0], "o/n", False)
     assert sizes.keys() == {path.name for path in outputs[0].iterdir()}

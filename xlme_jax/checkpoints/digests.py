@@ -27,7 +27,7 @@ class Damaged(ValueError):
 
 
 def tree_digests(tree: Any) -> dict[str, str]:
-    """Digests of the arrays of a tree, whatever their sharding.
+    """Computes a digest of each array of a tree, which does not depend on the sharding.
 
     Args:
       tree: a tree of (global) arrays.

@@ -23,18 +23,19 @@ def in_form_of(tree: Any, names: Collection[str]) -> Any:
 
     Args:
       tree: a tree of arrays, or of ShapeDtypeStructs (with or without shardings).
-      names: dotted names of the other tree's leaves. If it has no layers where `tree` has some,
-        those take the form of its other layers.
+      names: dotted names of the other tree's leaves. Where it has no layers and `tree` has some,
+        the form that all its layers share is used.
 
     Returns:
       The tree; layers that the other tree does not have keep their form.
     """
     parents = {stacked: _parents(names, stacked) for stacked in (False, True)}
 
-    def wants_stack(parent: str) -> bool | None:
-        here = [stacked for stacked in parents if parent in parents[stacked]]
-        anywhere = here or [stacked for stacked in parents if parents[stacked]]
-        return anywhere[0] if len(anywhere) == 1 else None
+    def is_stacked_there(parent: str) -> bool | None:
+        """Returns the form of the other tree at `parent`, else of all its layers; None if mixed."""
+        forms = [stacked for stacked in parents if parent in parents[stacked]]
+        forms = forms or [stacked for stacked in parents if parents[stacked]]
+        return forms[0] if len(forms) == 1 else None
 
     def convert(node: Any, path: tuple[Any, ...]) -> Any:
         children, treedef = jax.tree_util.tree_flatten_with_path(
@@ -44,7 +45,7 @@ def in_form_of(tree: Any, names: Collection[str]) -> Any:
             return node
         below = [convert(child, path + key) for key, child in children]
         node = jax.tree_util.tree_unflatten(treedef, below)
-        stacked = wants_stack(leaf_name(path)) if isinstance(node, dict) else None
+        stacked = is_stacked_there(leaf_name(path)) if isinstance(node, dict) else None
         if stacked is True and "layer_0" in node:
             return _stack(node)
         return _separate(node) if stacked is False and _STACK in node else node

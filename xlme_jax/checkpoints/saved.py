@@ -245,7 +245,10 @@ def check_files(checkpoint: Path) -> None:
 
 @contextlib.contextmanager
 def damage_if_unsealed(checkpoint: Path) -> Iterator[None]:
-    """Raises Damaged if a checkpoint that has no `files.json` cannot be read."""
+    """Converts errors of the block to Damaged if the checkpoint has no `files.json`.
+
+    Others were verified before they are read, so that their errors have other causes.
+    """
     try:
         yield
     except Damaged:

@@ -1,1 +1,1 @@
-"""Evaluators: functions of (params, step) that return metrics."""
+"""Measures: functions of weights that return an `Outcome`; and evaluators, which the loop runs."""

@@ -262,7 +262,7 @@ class _Corpora:
         fitted: Fitted,
         neighbours: int,
     ) -> dict[str, list[tuple[float, Pair]]]:
-        """Returns {readout: `mine`'s pairs}; centred only with training text."""
+        """Returns {readout: pairs that `mine` finds}; without training text, none for "centred"."""
         spaces = _spaces(self.embed(pooled, params), self.languages, fitted)
         return {readout: self.mine(sides, neighbours) for readout, sides in spaces.items()}
 
@@ -285,7 +285,7 @@ class _Corpora:
 
 
 def _spaces(sides: Sides, languages: tuple[str, str], fitted: Fitted) -> dict[str, Sides]:
-    """Returns the embeddings for each readout; centred only with training text."""
+    """Returns {readout: embeddings}; without training text, none for "centred"."""
     spaces = {RAW: sides}
     if centres := fitted.centres(languages):
         sources, targets = (side - centre for side, centre in zip(sides, centres))

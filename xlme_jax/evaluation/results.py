@@ -282,7 +282,7 @@ def prediction_files(
 
     Args:
       benchmark: XTREME's name of the benchmark and of its folder: "xnli", "udpos", ...
-      kind: a `labelled.Kind`; "retrieval" or "mining".
+      kind: a `data.benchmarks.examples.Kind`; "retrieval" or "mining".
       split: "test", or "validation", whose files begin with "dev".
       language: as in the benchmark's files.
       predictions: predictions in the order of the file: names of classes; scores; a sequence of

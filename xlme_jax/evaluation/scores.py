@@ -45,7 +45,7 @@ def score(
       metric: a name in `METRICS[kind]`.
       gold: one item per example, see above.
       predicted: one item per example.
-      rules: rules for comparing answers (`answers.rules_of`); ignored by other kinds.
+      rules: rules for comparing answers (`answer_spans.rules_of`); ignored by other kinds.
 
     Raises:
       ValueError: the kind has no such metric, or the items are invalid for it.

@@ -226,7 +226,7 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, embedded, position_ids):
-        """[B, L, D] and int[B, L] -> [B, L, D]."""
+        """Adds positions, if the model has them, normalises and drops: [B, L, D] -> [B, L, D]."""
         if (table := self.position_embeddings) is not None:
             most = table.num_embeddings
             # Values are unknown while the model is traced, exported or compiled.
@@ -600,7 +600,7 @@ class XLMEForTokenClassification(XLMEForTask):
 
 
 class XLMEForQuestionAnswering(XLMEForTask):
-    """First and last token of an answer."""
+    """Predicts the first and the last token of the answer to a question."""
 
     def __init__(self, config):
         """Creates the model; the two outputs are the `num_labels`."""

@@ -53,7 +53,7 @@ class Decoder:
         return cls(model, params, source, source_segment_ids, first)
 
     def cache(self, hypotheses: int, length: int) -> tuple[Cache, ...]:
-        """Returns empty caches for W hypotheses of each source, of up to T tokens each."""
+        """Returns empty caches for hypotheses of each source, of at most `length` tokens."""
         rows, _, _, heads, width = self.source[0].shape
         empty = jnp.zeros((rows, hypotheses, heads, length, width), self.model.dtype)
         return tuple(Cache(empty, empty, jnp.zeros((), jnp.int32)) for _ in self.source)

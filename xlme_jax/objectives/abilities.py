@@ -121,4 +121,10 @@ class Decodes(Protocol):
         """
 
     def decoder(self, params: Params, rows: Rows, languages: jax.Array) -> "Decoder":
-        """Encodes source rows for decoding token by token into languages int32[B]."""
+        """Encodes the source rows; the decoder translates them token by token.
+
+        Args:
+          params: the weights.
+          rows: the source rows.
+          languages: int32[B], numbers of the target languages.
+        """

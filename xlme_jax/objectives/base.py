@@ -60,7 +60,9 @@ class StreamInput:
 
 
 class TaskLosses(NamedTuple):
-    """Losses of tokens with their tasks; all arrays have the same shape [B, ...].
+    """Losses of tokens, with the data task (language or pair) that each token comes from.
+
+    All arrays have the same shape [B, ...].
 
     Attributes:
       losses: the tokens' losses as the objective adds them, 0 where `is_counted` is False.

@@ -77,7 +77,7 @@ class MaskedLMObjective(PlainObjective):
       masking: how tokens are chosen and corrupted.
       vocab_size: V.
       translation_pairs: whether there is a bitext stream.
-      bitext_masking: the same for the bitext stream; None for `masking`.
+      bitext_masking: masking of the bitext stream; None for `masking`.
 
     Attributes:
       keys_per_stream: random keys that a stream needs in a step (`stream_keys`).

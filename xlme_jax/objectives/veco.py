@@ -223,7 +223,7 @@ class VECO(OneEncoder):
         metrics["cs_mlm_accuracy_alone"] = jax.lax.fori_loop(
             0,
             (jax.random.randint(alone_rng, (), 0, self.config.alone_every) == 0).astype(jnp.int32),
-            lambda *_: self._alone(
+            lambda *_: self._accuracy_without_source(
                 name, jax.lax.stop_gradient(params), rows, counted["cs_mlm"], seeds
             ),
             (jnp.zeros(()), jnp.zeros(())),
@@ -258,7 +258,7 @@ class VECO(OneEncoder):
             guesses[task] = counted[task].guess(prediction, best, of_best)
         return masked.reading(guesses)
 
-    def _alone(
+    def _accuracy_without_source(
         self,
         name: str,
         params: Params,
@@ -266,11 +266,11 @@ class VECO(OneEncoder):
         masked: MaskedBatch,
         seeds: list[jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
-        """CS-MLM's hits and tokens when only the length of the other sentence is known.
+        """Returns (correct, total) of CS-MLM if only the length of the other sentence is known.
 
         The encoder reads `<mask>` for every word. The states of `<s>` alone would leak the
-        sentence, which they have attended to. Those of another pair would mislead the decoder, and
-        make it look worse than one without a source.
+        sentence, which they have attended to, and the states of another pair would mislead the
+        decoder and make it look worse than one without a source.
         """
         maskable = self._maskings[name].maskable(rows)
         silent = jnp.where(maskable, mask_id(self.vocab_size), rows["tokens"])

@@ -110,7 +110,7 @@ class XLMConfig(SystemConfig):
       masking: how tokens are chosen and corrupted; (.8, .1, .1) is customary here, because this
         encoder itself reads unmasked text later.
       translation_pairs: train on the bitext stream (TLM); False is "-TLM" (Table 2).
-      bitext_masking: the same for the bitext stream, as for VECO's baseline (its Table 7); None for
+      bitext_masking: masking of the bitext stream, as for VECO's baseline (its Table 7); None for
         `masking`.
     """
 

@@ -233,7 +233,7 @@ def pair_tasks(
     Args:
       name: Name of the mixture and prefix of the task names.
       sources: Pair files, as `discover_bitext` returns them.
-      shuffle_pairs: Whether training pairs are mismatched, see `examples.mismatched_pairs`.
+      shuffle_pairs: Whether training pairs are mismatched, see `raw_examples.mismatched_pairs`.
       held_out: Selects the split "validation"; None: no such split.
       deduplicate: Whether a pair is read only the first time. The files of a split are then one
         shard, so that the result does not depend on the number of workers.

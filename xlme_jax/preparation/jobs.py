@@ -29,6 +29,8 @@ def list_jobs(
 ) -> list[Job]:
     """Returns one job per task and split, in the order of the configuration.
 
+    Writes the file of held-out texts first, unless it is up to date: jobs depend on it.
+
     Args:
       config: The configuration.
       vocabulary_digest: SHA-256 of the vocabulary.

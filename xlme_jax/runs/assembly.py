@@ -182,15 +182,15 @@ def _growth(
     from xlme_jax.data import vocabulary_extension
     from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 
-    theirs = read_record(as_path(init_from)).vocabulary
-    if theirs in ("", dataset.vocabulary_digest):
+    init_vocabulary = read_record(as_path(init_from)).vocabulary
+    if init_vocabulary in ("", dataset.vocabulary_digest):
         return None
     try:
         vocabulary = Vocabulary.load(dataset.vocabulary_path)
     except VocabularyError:
         return None  # Not SentencePiece's, so it extends none; the warm start refuses it.
     parent = vocabulary_extension.parent(vocabulary)
-    if parent is None or parent.digest != theirs:
+    if parent is None or parent.digest != init_vocabulary:
         return None
     return Growth(
         parent.digest,

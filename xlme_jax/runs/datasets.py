@@ -69,12 +69,12 @@ def prepare_command(
 
 def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
     """Prepares the data set in process 0, unless it exists with the same settings; all wait."""
-    failed = 0
+    return_code = 0
     if jax.process_index() == 0 and not is_prepared(config):
         # In a separate process, because training never imports TensorFlow.
         _log.info("Preparing %s:\n  %s", config.output, shlex.join(command))
-        failed = subprocess.run(list(command)).returncode
-    if int(peers.gather("prepared", str(failed), peers.LONG_SECONDS)[0]):
+        return_code = subprocess.run(list(command)).returncode
+    if int(peers.gather("prepared", str(return_code), peers.LONG_SECONDS)[0]):
         raise ValueError(f"DATA_DIR = {config.output!r} could not be prepared, see above.")
 
 

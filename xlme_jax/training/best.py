@@ -119,7 +119,7 @@ class BestSteps:
         self._since = 0 if better else self._since + 1
 
     def _publish(self) -> None:
-        """Writes `best.json` in process 0, and tells the other processes."""
+        """Writes `best.json` in process 0; all processes learn the best steps, and if it ends."""
         metrics = self._best.metrics if self._best else ()
         patience = self._best.patience if self._best else None
         if jax.process_index() == 0:

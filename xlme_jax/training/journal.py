@@ -151,7 +151,10 @@ class Journal:
         )
 
     def write(self, step: int, params: Params) -> None:
-        """Writes the line of a step, and begins the next window."""
+        """Evaluates if it is time to, writes the line of a step, and begins the next window.
+
+        The line goes to the stop rules, the best steps and the alarms too.
+        """
         assert self._writer is not None
         values = ratios(self.window())
         self._sums.clear()

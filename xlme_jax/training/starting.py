@@ -131,16 +131,15 @@ def fill(
 
 def _record(run: Run, **fields: Any) -> RunRecord:
     """Returns the record of a checkpoint saved now, with this run's configuration."""
-    text = run.files.get("config.gin", "")
-    counts = run.objective.diagnostics.is_pretraining
+    is_pretraining = run.objective.diagnostics.is_pretraining
     return RunRecord(
         run.batches.get_state(),
         run.dataset_digest,
-        text,
+        run.files.get("config.gin", ""),
         vocabulary=run.vocabulary_digest,
         manifest=run.manifest,
         choices=run.choices,
-        flops_per_step=run.flops_per_step if counts else dict.fromkeys(CONVENTIONS, 0.0),
+        flops_per_step=run.flops_per_step if is_pretraining else dict.fromkeys(CONVENTIONS, 0.0),
         encoder_parameters=run.encoder_parameters,
         **fields,
     )

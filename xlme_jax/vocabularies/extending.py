@@ -95,17 +95,19 @@ def _new_pieces(
 ) -> list[tuple[str, float]]:
     """Returns the pieces and scores that may be appended, the best first.
 
-    Characters precede all others: without them, words with them could not be spelled.
+    Characters precede all others, because words that contain them need them. Pieces that text of
+    the old languages uses often are left out.
     """
     known = old.scored_pieces()
     shift = math.log(added / len(known))
     novel = {x: score + shift for x, score in trained.scored_pieces().items() if x not in known}
     order = sorted(novel, key=lambda piece: (len(piece) > 1, -novel[piece], piece))
     if old_lines and novel:
-        all_of_them = vocabulary_extension.extend(old, {piece: novel[piece] for piece in order})
+        extended = vocabulary_extension.extend(old, {piece: novel[piece] for piece in order})
         rates = []
         for text in (lines, old_lines):
-            counts, _ = token_counts(all_of_them, text)
+            counts, _ = token_counts(extended, text)
+            # New ids lie between the old pieces and `<mask>`.
             rates.append(counts[old.size - 1 : -1] / max(1, counts.sum()))
         rare = rates[1] <= _MOST_SHARE * rates[0]
         order = list(itertools.compress(order, np.asarray(rare).tolist()))

@@ -1,4 +1,4 @@
-"""How a vocabulary fits the text of a language: ALP, fertility, coverage."""
+"""Measures how a vocabulary fits text: average log probability (ALP), fertility, coverage."""
 
 from __future__ import annotations
 

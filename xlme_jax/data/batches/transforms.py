@@ -125,7 +125,7 @@ class ReadText(grain.transforms.Map):
         self._shard = shard
 
     def map(self, rows: Sequence[int]) -> packing.Batch:
-        """Draws and reads the rows; int[rows] task numbers ride along."""
+        """Draws and reads the rows; the batch has the task number of each, int[rows], too."""
         tasks, numbers = self._sampler(np.array(self._shard.select(rows), np.int64))
         width = layouts.text_width(self._stream)
         ids, sizes = self._reader.read_text(tasks, numbers * width, width)
@@ -328,7 +328,7 @@ class ReadLabelled(grain.transforms.Map):
         self._labels = LABELS[reader.tasks[0].labels]
 
     def map(self, rows: Sequence[int]) -> packing.Batch:
-        """Draws and reads the rows; int[rows] task numbers ride along."""
+        """Draws and reads the rows; the batch has the task number of each, int[rows], too."""
         tasks, examples, lengths = self._draw(rows)
         length = min(row_length(int(lengths.max()), SHORTEST_LABELLED), self._stream.length)
         tasks, examples = self._shard.select(tasks), self._shard.select(examples)

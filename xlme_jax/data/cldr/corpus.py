@@ -164,7 +164,8 @@ class Phrase:
 def words(text: str, language: str) -> list[Span]:
     """Returns the [start, end) characters of each token of `text`.
 
-    Tokens are separated by whitespace; in `UNSPACED` languages, every other character is a token.
+    Tokens are separated by whitespace; in `UNSPACED` languages, each character that is not
+    whitespace is one.
     """
     pattern = r"\S" if language in UNSPACED else r"\S+"
     return [match.span() for match in re.finditer(pattern, text)]

@@ -16,7 +16,7 @@ Layout (all paths relative to the data set's folder):
   `PAGE_TOKENS`, one page per record; the last page of a shard may be shorter.
 - Bitext: one record `<s> e </s> f </s>` per pair.
 - Labelled: one record per example, its token ids followed by its labels (int32, little-endian):
-  `labelled.Features`.
+  `data.benchmarks.examples.Features`.
 - Small tasks share files if there are many of them (`shared`): a shard takes 128 KiB and a call to
   open it, however few records it has.
 

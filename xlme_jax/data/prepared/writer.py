@@ -307,15 +307,15 @@ class BitextWriter(TaskWriter):
         if not len(sizes):
             return
         starts = np.cumsum(sizes) - sizes
-        sides = np.add.reduceat(ids == EOS_ID, starts, dtype=np.int64)
-        if np.any(sides != 2):
-            bad = int(np.argmax(sides != 2))
+        num_eos = np.add.reduceat(ids == EOS_ID, starts, dtype=np.int64)
+        if np.any(num_eos != 2):
+            bad = int(np.argmax(num_eos != 2))
             excerpt = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
             raise ValueError(f"task {self.name}: a pair must be `<s> e </s> f </s>`, got {excerpt}")
         if self.max_length_ratio is not None:
-            first = np.flatnonzero(ids == EOS_ID)[::2] - starts - 1
-            second = sizes - 3 - first
-            uneven = np.maximum(first, second) > self.max_length_ratio * np.minimum(first, second)
+            lengths = np.flatnonzero(ids == EOS_ID)[::2] - starts - 1
+            lengths = np.stack([lengths, sizes - 3 - lengths])
+            uneven = lengths.max(axis=0) > self.max_length_ratio * lengths.min(axis=0)
             reason = f"one text over {self.max_length_ratio:g} times as long"
             ids, sizes = self._without(uneven, reason, ids, sizes)
             if not len(sizes):

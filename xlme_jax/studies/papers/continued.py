@@ -26,7 +26,7 @@ def relative_drop(before: float, after: float) -> float:
 def _pairs(ours: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     """Yields the zero-shot systems before and after continued training.
 
-    Of several checkpoints of one run, the last in `ours` is the one before.
+    If a run has several checkpoints in `ours`, its last one is the system before.
     """
     last = {entry.group: entry for entry in ours}
     for after in ours:

@@ -59,10 +59,10 @@ class Entry:
 
 
 def entries(named: Iterable[tuple[str, Results]]) -> list[Entry]:
-    """Groups results files by name, by FLOPs of pre-training and by pooling.
+    """Groups results files into systems: the same name, FLOPs of pre-training and pooling.
 
-    Checkpoints of one run at different steps differ in FLOPs; they are not seeds of one system.
-    Nor are means over tokens and states of `<s>` (`evaluate --pooling=first`) two runs of one.
+    The files of a group are seeds of one system. Files with other FLOPs are other steps of a run,
+    and files with another pooling (`evaluate --pooling=first`) are of another representation.
     """
     groups: dict[tuple[str, float | None], list[Results]] = {}
     for name, results in named:

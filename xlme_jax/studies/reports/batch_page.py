@@ -79,7 +79,7 @@ def _segment(segment: Segment) -> str:
     direction = directions.direction("".join(t.text for t in segment.tokens if not t.is_special))
     text = "".join(map(_run, segment.runs))
     parts = [f'<span class="note">{heading}</span>', f'<p dir="{direction}">{text}</p>']
-    for name, predictions in segment.continued.items():
+    for name, predictions in segment.unmasked_predictions.items():
         guessed = "".join(
             marked(
                 prediction.piece.replace("▁", " "),

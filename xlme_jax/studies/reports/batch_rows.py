@@ -128,8 +128,8 @@ class Segment:
         ]
 
     @property
-    def continued(self) -> dict[str, list[tuple[Token, PredictedToken]]]:
-        """Predictions of tokens that are not masked, as those of translations, by their name."""
+    def unmasked_predictions(self) -> dict[str, list[tuple[Token, PredictedToken]]]:
+        """{predictor: predicted tokens that are not masked}, such as those of a translation."""
         predictions: dict[str, list[tuple[Token, PredictedToken]]] = {}
         for token in self.tokens:
             for name, prediction in token.predictions.items():

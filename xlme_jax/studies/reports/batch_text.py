@@ -100,7 +100,7 @@ class _Painter:
     def _segment(self, segment: Segment) -> Iterator[str]:
         text = " ".join(map(self._run, segment.runs))
         yield f"    {segment.number} {segment.label}: {text}"
-        for name, predictions in segment.continued.items():
+        for name, predictions in segment.unmasked_predictions.items():
             parts = [
                 self.paint(prediction.piece.replace("▁", " "), "found")
                 if prediction.piece == token.piece

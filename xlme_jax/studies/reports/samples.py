@@ -42,7 +42,7 @@ class Sentence(NamedTuple):
     @property
     def is_continued(self) -> bool:
         """Whether tokens are predicted that are not masked, as those of translations."""
-        return bool(self.segment.continued)
+        return bool(self.segment.unmasked_predictions)
 
     @property
     def is_masked(self) -> bool:
@@ -68,7 +68,9 @@ def sentences(rows: StreamRows) -> list[Sentence]:
     parts = (part for number in numbers for part in rows.row(number))
     selected: list[Sentence] = []
     for part in parts:
-        if isinstance(part, int) or len(selected) == SENTENCES:
+        if len(selected) == SENTENCES:
+            break
+        if isinstance(part, int):  # A number of padding tokens.
             continue
         cut = dataclasses.replace(part, tokens=part.tokens[:_TOKENS])
         if any(token.predictions for token in cut.tokens):

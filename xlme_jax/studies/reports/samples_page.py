@@ -68,9 +68,9 @@ def _note(sentences: Sequence[Sentence]) -> str:
 
 def _table(first: Sentence, steps: Mapping[int, Sentence]) -> str:
     """Returns a sentence as it is, and below what was predicted at each step."""
-    rows = [["", "text", "", _text(first.segment, "")]]
+    rows = [["", "text", "", _sentence(first.segment, "")]]
     rows += [
-        [f"{step:,}", name, f"{sentence.of_original(name):.1%}", _text(sentence.segment, name)]
+        [f"{step:,}", name, f"{sentence.of_original(name):.1%}", _sentence(sentence.segment, name)]
         for step, sentence in steps.items()
         for name in sentence.names
     ]
@@ -78,16 +78,18 @@ def _table(first: Sentence, steps: Mapping[int, Sentence]) -> str:
     return f'<div class="steps">{html_page.table(head, rows, "texts")}</div>'
 
 
-def _text(segment: Segment, name: str) -> Html:
-    """Returns a sentence with the predictions of `name`, in its own direction."""
-    way = direction("".join(token.text for token in segment.tokens if not token.is_special))
+def _sentence(segment: Segment, predictor: str) -> Html:
+    """Returns a sentence with the predictions of one predictor, in the direction of its script."""
+    text_direction = direction(
+        "".join(token.text for token in segment.tokens if not token.is_special)
+    )
     runs = (
-        f'<bdi class="special"> {"".join(_tokens(run, name))} </bdi>'
+        f'<bdi class="special"> {"".join(_tokens(run, predictor))} </bdi>'
         if run[0].is_special
-        else f"<bdi>{''.join(_tokens(run, name))}</bdi>"
+        else f"<bdi>{''.join(_tokens(run, predictor))}</bdi>"
         for run in segment.runs
     )
-    return Html(f'<span dir="{way}">{"".join(runs)}</span>')
+    return Html(f'<span dir="{text_direction}">{"".join(runs)}</span>')
 
 
 def _tokens(run: Sequence[Token], name: str) -> Iterator[str]:

@@ -108,10 +108,9 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def shares(num_points: int, seeds: int, count: int) -> list[int]:
-    """Returns the share that each run belongs to, of runs seed by seed and point by point.
+    """Returns the number of the share of each run, ordered by seed and then by point.
 
-    The runs of the sweep, of each point, and of each seed are all divided evenly: the shares differ
-    by one run at most.
+    Any two shares differ by at most one run: over the whole sweep, per point and per seed.
     """
     # Runs are dealt out in turn. After some seeds a point would get the same shares again; from
     # there on they are shifted by one.

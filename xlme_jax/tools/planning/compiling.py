@@ -68,7 +68,7 @@ class Compiled:
       executed_flops: FLOPs per step of all matrix products on all devices, with recomputation.
       tokens: token slots per batch, including padding.
       collectives: communication per step; empty if the compiler ran out of memory.
-      exposed: seconds per step that a device waits for links (`planning.overlap`).
+      exposed: seconds per step that a device waits for links (`exposed_communication`).
       hbm_bytes: HBM bytes read and written per device and step; 0 if the compiler ran out of
         memory.
       transfers: the instructions with the largest HBM traffic.
@@ -214,7 +214,7 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
 
 
 def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> Lowered:
-    """Traces and lowers the train step, as `compile_step`, in seconds."""
+    """Traces and lowers the train step without compiling it, which takes seconds."""
     objective = build_objective(config, topology.machine.platform)
     mesh = meshes.make_mesh(config.mesh, devices)
     shapes = stream_shapes(config, objective)
@@ -224,7 +224,6 @@ def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> L
     items = items_per_step(config.streams_of(objective))
     objective.check(RunFacts(lengths, items, train_steps=config.loop.train_steps))
     optimizer = objective.optimizer(config.optimizer.build(config.loop.train_steps))
-    config.optimizer.schedule(config.loop.train_steps)
     batch = _abstract_batch(config, objective, mesh)
     with states.sharding_rules(mesh):
         abstract = states.abstract_state(objective, optimizer, mesh, config.loop.seed)

@@ -24,11 +24,11 @@ def versions() -> dict[str, str]:
 
 
 def digest(lowered: Lowered) -> str:
-    """Returns a digest of a step that is not compiled yet: equal if its plan would be.
+    """Returns a digest of a lowered step. Steps with equal digests have equal plans.
 
     It covers the program, its options, the facts that the plan reports beside it, the versions of
-    the compilers, variables with flags for them and the source of this package but for what
-    selects configurations and lists plans.
+    the compilers, the environment variables in `_VARIABLES`, and the source of this package except
+    `_NOT_IN_PLANS`.
     """
     source = [
         path.read_text(encoding="utf-8")

@@ -6,7 +6,7 @@
     exposed      the part of collectives that the compiler's schedule does not hide
     step         max(compute, memory) + exposed
 
-`exposed` comes from the order of the compiled instructions (`planning.overlap`); `best`, the
+`exposed` comes from the order of the compiled instructions (`exposed_communication`); `best`, the
 maximum of compute, memory and collectives, assumes that everything overlaps. A group on TPUs uses
 the links of the torus dimensions that it spans: 16 chips of a v5e:16x16 span one of two dimensions
 and send over half of the links, and a permutation to neighbours in one direction over a quarter. A
@@ -36,7 +36,7 @@ class Estimate:
       compute: seconds of matrix products.
       memory: seconds of HBM reads and writes.
       collectives: seconds of communication.
-      exposed: seconds of it in which the device waits.
+      exposed: seconds of communication that do not overlap with compute.
       train_steps: steps of the run.
       tokens: token slots per batch, including padding.
       flops: model FLOPs per step, all devices together.

@@ -29,7 +29,7 @@ def text(fields: Mapping[str, Any], name: str) -> str:
 
     Raises:
       TooLargeError: it has more than `CHARACTERS` characters.
-      ValueError: it is missing, no text, or empty.
+      ValueError: it is missing, not a string, or empty.
     """
     if not isinstance(fields.get(name), str):
         raise ValueError(f"{name} must be a text, in quotes")

@@ -53,9 +53,10 @@ def interpreted(platform: Platform, dropout_rate: float, block: int) -> Candidat
 
 
 def with_gradients(run: Callable[..., jax.Array]) -> Candidate:
-    """Returns a compiled function of `arguments` that returns the output of `run` and gradients.
+    """Compiles a function that computes the output of `run`, and gradients.
 
-    The gradients are those of the sum of the outputs times "weights".
+    The function takes the arrays that `arguments` returns. The gradients are those of the sum of
+    the outputs times "weights".
     """
 
     def both(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
