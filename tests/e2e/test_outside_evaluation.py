@@ -30,7 +30,7 @@ config = loading.load(files, bindings, "Train")
 assembly.train(config, loading.operative_config())
 options = evaluating.Options(tasks=("minimal_pairs",), data=folder, command="a command")
 outcomes, path = evaluating.evaluate(config.model_dir, options)
-page.write([("ours", page.results.read(path))], Path(folder) / "report")
+comparison_page.write([("ours", comparison_page.results.read(path))], Path(folder) / "report")
 """
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from xlme_jax.objectives.base import PlainObjective
-from xlme_jax.runs import sample_reader
+from xlme_jax.runs import assembly, sample_reader
 from xlme_jax.runs.parts import Parts
 from xlme_jax.training.loop_config import LoopConfig
 
@@ -11,7 +11,7 @@ from xlme_jax.training.loop_config import LoopConfig
 @pytest.mark.parametrize("every", [None, 0])
 def test_without_samples_there_is_no_reader(every):
     settings = LoopConfig(train_steps=1, samples_every=every)
-    assert sample_reader.reader(Parts(None, None, None, (), settings), None, None) is None
+    assert assembly._samples_reader(Parts(None, None, None, (), settings), None, None) is None
 
 
 def test_a_system_that_shows_nothing_is_named():
