@@ -40,7 +40,7 @@ from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.settings import write_settings
 from xlme_jax.preparation.tokenizing import Job, Unit
 from xlme_jax.storage import locks
-from xlme_jax.storage.files import remove_folder, replace_file
+from xlme_jax.storage.files import remove_folder, remove_partial, replace_file
 from xlme_jax.storage.paths import as_path
 
 # With less (compressed) text per worker, starting another process costs more than it saves.
@@ -78,8 +78,10 @@ def prepare(
     waiting = f"{output}: another process is preparing it. Waiting for it to finish."
     with locks.hold(output / LOCK_FILE, lambda: _say(waiting)):
         _check_same_vocabulary(output, vocabulary)
+        # From a run that was killed.
+        remove_partial(output)
+        remove_folder(output / prepared_format.PARTS_FOLDER)
         replace_file(model, vocabulary.model)
-        remove_folder(output / prepared_format.PARTS_FOLDER)  # From a run that was killed.
         rows = _finished(output, jobs)
         pending = [job for job in jobs if job not in rows]
         _say(

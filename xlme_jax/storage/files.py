@@ -41,6 +41,16 @@ def replace_file(path: pathlib.Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def remove_partial(folder: pathlib.Path) -> None:
+    """Removes what killed processes left of files that `replace_file` was writing in a folder.
+
+    The caller must be the only writer, as by a lock: others may be writing such files.
+    """
+    if not is_bucket(folder):
+        for partial in folder.rglob(".*.partial"):
+            partial.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def naming_file(path: pathlib.Path) -> Iterator[None]:
     """Adds a path to errors of writing, from which Python omits it, or which name another file."""
