@@ -1,12 +1,12 @@
 """What is watched of InfoXLM's contrast: plots, an alarm, and FLOPs."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import Diagnostics, Panel, Shapes
+from xlme_jax.objectives.masked_lm_diagnostics import blind_guess_alarm
 
 _PANELS = (
     Panel(
@@ -69,15 +69,11 @@ def contrast_diagnostics(
 
     def alarms(values: Mapping[str, float]) -> list[str]:
         """Returns the alarms of XLM, and that of a contrast that has learned nothing."""
-        alarms = xlm.alarms(values)
-        loss = values.get(f"{stream}/xlco_loss", math.nan)
-        guess = math.log(queue_size + 1)
-        if loss >= guess:
-            alarms.append(
-                f"The contrast has learned nothing: xlco_loss is {loss:.3f}, and a blind guess "
-                f"among {queue_size:,} keys costs {guess:.3f}. Lower "
-                "Optimizer.learning_rate or lengthen Optimizer.warmup_steps."
-            )
-        return alarms
+        # Among the queue and the translation.
+        choices, among = queue_size + 1, f"{queue_size:,} keys"
+        problem = "The contrast has learned nothing"
+        return xlm.alarms(values) + blind_guess_alarm(
+            problem, values, f"{stream}/xlco_loss", choices, among
+        )
 
     return dataclasses.replace(xlm, flops=counted, alarms=alarms, panels=xlm.panels + _PANELS)

@@ -1,6 +1,7 @@
 """What is watched of masked language modelling: plots, alarms, and FLOPs."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -54,15 +55,44 @@ def masked_lm_alarms(
     vocab_size: int, streams: Sequence[str], values: Mapping[str, float]
 ) -> list[str]:
     """Returns the alarms of a masked language model that is worse than a blind guess."""
-    guess = math.log(vocab_size)
-    losses = {name: values.get(f"{name}/mlm_loss", math.nan) for name in streams}
+    alarms = (
+        blind_guess_alarm(
+            f"The masked language model has learned nothing on {name}",
+            values,
+            f"{name}/mlm_loss",
+            vocab_size,
+            f"{vocab_size:,} tokens",
+            "; if the loss was lower before, continue from a checkpoint of that time",
+        )
+        for name in streams
+    )
+    return [*itertools.chain.from_iterable(alarms)]
+
+
+def blind_guess_alarm(
+    problem: str,
+    values: Mapping[str, float],
+    metric: str,
+    choices: int,
+    among: str,
+    remedy: str = "",
+) -> list[str]:
+    """Returns the alarm of a loss that is no lower than that of a blind guess, [] without one.
+
+    Args:
+      problem: what has learned nothing, with its stream.
+      values: {metric: value} of a line of the log.
+      metric: the loss, in nats.
+      choices: number of classes that are guessed among.
+      among: the classes, in words.
+      remedy: what helps besides a lower learning rate and a longer warmup.
+    """
+    loss, guess = values.get(metric, math.nan), math.log(choices)
+    if not loss >= guess:
+        return []
     return [
-        f"The masked language model has learned nothing on {name}: mlm_loss is {loss:.3f}, and "
-        f"a blind guess among {vocab_size:,} tokens costs {guess:.3f}. Lower "
-        "Optimizer.learning_rate or lengthen Optimizer.warmup_steps; if the loss was lower "
-        "before, continue from a checkpoint of that time."
-        for name, loss in losses.items()
-        if loss >= guess
+        f"{problem}: {metric.split('/')[-1]} is {loss:.3f}, and a blind guess among {among} costs "
+        f"{guess:.3f}. Lower Optimizer.learning_rate or lengthen Optimizer.warmup_steps{remedy}."
     ]
 
 

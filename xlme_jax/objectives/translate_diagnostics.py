@@ -1,13 +1,12 @@
 """What is watched of translation: plots, an alarm, and FLOPs."""
 
 import functools
-import math
 from collections.abc import Mapping
 
 from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import Diagnostics, Panel, Shapes
-from xlme_jax.objectives.masked_lm_diagnostics import training_flops
+from xlme_jax.objectives.masked_lm_diagnostics import blind_guess_alarm, training_flops
 
 _PANELS = (
     Panel(
@@ -61,11 +60,6 @@ def _flops(
 
 def _alarms(vocab_size: int, stream: str, values: Mapping[str, float]) -> list[str]:
     """Alarms of a translator that is worse than a blind guess."""
-    guess, loss = math.log(vocab_size), values.get(f"{stream}/loss", math.nan)
-    if not loss >= guess:
-        return []
-    return [
-        f"The translator has learned nothing: loss is {loss:.3f}, and a blind guess among "
-        f"{vocab_size:,} tokens costs {guess:.3f}. Lower Optimizer.learning_rate or "
-        "lengthen Optimizer.warmup_steps."
-    ]
+    among = f"{vocab_size:,} tokens"
+    problem = "The translator has learned nothing"
+    return blind_guess_alarm(problem, values, f"{stream}/loss", vocab_size, among)

@@ -1,14 +1,18 @@
 """What is watched of VECO: plots of cross-sequence prediction, alarms, and FLOPs."""
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 
 from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import Baseline, Diagnostics, Panel, Shapes
 from xlme_jax.objectives.masked_lm import MaskingConfig
-from xlme_jax.objectives.masked_lm_diagnostics import PANELS, masked_lm_alarms, training_flops
+from xlme_jax.objectives.masked_lm_diagnostics import (
+    PANELS,
+    blind_guess_alarm,
+    masked_lm_alarms,
+    training_flops,
+)
 from xlme_jax.ops import masking
 
 _PANELS = (
@@ -89,12 +93,13 @@ def _head_flops(
 
 def _alarms(vocab_size: int, streams: Sequence[str], values: Mapping[str, float]) -> list[str]:
     """Alarms of language models worse than a blind guess, inside a sequence or across two."""
-    guess = math.log(vocab_size)
-    losses = {name: values.get(f"{name}/cs_mlm_loss", math.nan) for name in streams}
-    return masked_lm_alarms(vocab_size, streams, values) + [
-        f"Cross-sequence masked language modelling has learned nothing on {name}: cs_mlm_loss "
-        f"is {loss:.3f}, and a blind guess among {vocab_size:,} tokens costs {guess:.3f}. "
-        "Lower Optimizer.learning_rate or lengthen Optimizer.warmup_steps."
-        for name, loss in losses.items()
-        if loss >= guess
-    ]
+    alarms = masked_lm_alarms(vocab_size, streams, values)
+    for name in streams:
+        alarms += blind_guess_alarm(
+            f"Cross-sequence masked language modelling has learned nothing on {name}",
+            values,
+            f"{name}/cs_mlm_loss",
+            vocab_size,
+            f"{vocab_size:,} tokens",
+        )
+    return alarms
