@@ -131,8 +131,7 @@ def add_tasks(
       Names of the tasks, and of the mixture if there is one.
     """
     shared = features.as_vocabulary(vocabulary)
-    names, groups = [], dict[str, list[str]]()
-    for task, mixture, source in of_tasks:
+    for task, _, source in of_tasks:
         seqio.TaskRegistry.remove(task)
         seqio.TaskRegistry.add(
             task,
@@ -149,12 +148,8 @@ def add_tasks(
             },
             metric_fns=[],
         )
-        names.append(task)
-        if mixture:
-            groups.setdefault(mixture, []).append(task)
-    for mixture, tasks in groups.items():
-        names.append(mixtures.add_mixture(mixture, tasks, alpha).name)
-    return names
+    members = [(mixture, task) for task, mixture, _ in of_tasks]
+    return [*(task for _, task in members), *mixtures.add_mixtures(members, alpha)]
 
 
 def encode(

@@ -18,7 +18,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from tasks import features, labelled, mixtures
+from tasks import features, labelled, mixtures, seqio_sources
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, TYDIQA_NAMES, Benchmark, benchmark
 from xlme_jax.data.benchmarks.examples import (
@@ -33,7 +33,7 @@ from xlme_jax.data.benchmarks.official.random_splits import is_held_out
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation import labelled_source
 from xlme_jax.preparation.labelled_source import LabelledTask
-from xlme_jax.preparation.source_types import Shard, TextTask
+from xlme_jax.preparation.source_types import TextTask
 from xlme_jax.preparation.tokenizing import Texts
 
 PREFIX = "tfds_"
@@ -180,31 +180,16 @@ def find(name: str, task: str) -> list[TextTask]:
       ValueError: TFDS does not have the benchmark, or there is no training data.
     """
     tasks = []
-    # Beam's workers do not have the variables of the command.
-    folder = os.environ.get("TFDS_DATA_DIR")
     for chosen in labelled_source.select(_list_tasks(name), task):
         subsets = _subsets(name, chosen)
         source = TfdsLabelledSource(benchmark(name), subsets, (chosen.language,))
-        splits = {}
-        for split, (subset, language) in subsets.items():
-            if split == "train":
-                files = source.list_shards(split)
-                splits[split] = [
-                    Shard(
-                        file,
-                        functools.partial(
-                            read,
-                            name,
-                            subset,
-                            language,
-                            split,
-                            seqio.ShardInfo(number, len(files)),
-                            folder,
-                        ),
-                        key=repr(source),
-                    )
-                    for number, file in enumerate(files)
-                ]
+        splits = {
+            split: seqio_sources.tfds_shards(
+                source, split, functools.partial(read, name, subset, language, split)
+            )
+            for split, (subset, language) in subsets.items()
+            if split == "train"
+        }
         tasks.append(
             TextTask(chosen.mixture, chosen.task, (chosen.language,), splits, benchmark=name)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import seqio
 
@@ -49,6 +49,25 @@ def add_mixture(
 
     seqio.MixtureRegistry.remove(name)
     return seqio.MixtureRegistry.add(name, names, default_rate=_rate_of(rates))
+
+
+def add_mixtures(
+    members: Iterable[tuple[str, str]],
+    alpha: float = DEFAULT_ALPHA,
+    prepared: str | os.PathLike[str] | None = None,
+) -> list[str]:
+    """Registers mixtures of registered tasks; returns their names, in order.
+
+    Args:
+      members: (mixture, task) of each task; tasks with the mixture "" are in none.
+      alpha: See `add_mixture`.
+      prepared: See `add_mixture`.
+    """
+    groups: dict[str, list[str]] = {}
+    for mixture, task in members:
+        if mixture:
+            groups.setdefault(mixture, []).append(task)
+    return [add_mixture(name, tasks, alpha, prepared).name for name, tasks in groups.items()]
 
 
 def example_counts(

@@ -27,10 +27,6 @@ def register(
       Names of the mixtures.
     """
     shared = features.as_vocabulary(vocabulary)
-    groups: dict[str, list[str]] = {}
     for task in tasks:
         seqio_sources.add_task(task.task, task.splits, task.languages, shared, task.num_examples)
-        groups.setdefault(task.mixture, []).append(task.task)
-    return [
-        mixtures.add_mixture(name, names, alpha, prepared).name for name, names in groups.items()
-    ]
+    return mixtures.add_mixtures(((task.mixture, task.task) for task in tasks), alpha, prepared)

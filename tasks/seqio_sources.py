@@ -8,8 +8,9 @@ per file, read when it is used, and keeps the readers' counts of skipped lines.
 from __future__ import annotations
 
 import functools
+import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import seqio
 import tensorflow as tf
@@ -29,6 +30,7 @@ __all__ = [
     "check_names",
     "choose_fields",
     "task_name",
+    "tfds_shards",
 ]
 
 
@@ -161,6 +163,29 @@ class LanguageTfdsSource(seqio.TfdsDataSource):
         """Returns the examples of a split, or None before the data set is generated."""
         known = self.tfds_dataset.info.splits
         return super().num_input_examples(split) if split in known else None
+
+
+def tfds_shards(
+    source: seqio.DataSource,
+    split: str,
+    read: Callable[[seqio.ShardInfo, str | None, ReadReport], tokenizing.Texts],
+) -> list[Shard]:
+    """Returns a shard for each file of a split of TFDS, which any process can read.
+
+    Args:
+      source: The source of the split; downloads and generates the set if necessary.
+      split: The split.
+      read: Streams the examples of a file, given its number among those of the split and the folder
+        of TFDS sets (None for the default). It is pickled.
+    """
+    files = source.list_shards(split)
+    # Beam's workers do not have the variables of the command.
+    folder = os.environ.get("TFDS_DATA_DIR")
+    infos = (seqio.ShardInfo(number, len(files)) for number in range(len(files)))
+    return [
+        Shard(file, functools.partial(read, info, folder), key=repr(source))
+        for file, info in zip(files, infos)
+    ]
 
 
 def add_task(

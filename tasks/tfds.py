@@ -21,7 +21,7 @@ import seqio
 
 from tasks import features, mixtures, seqio_sources
 from xlme_jax.data.text.reading import ReadReport
-from xlme_jax.preparation.source_types import Shard, TextTask
+from xlme_jax.preparation.source_types import TextTask
 from xlme_jax.preparation.tfds_source import TfdsText, find_tfds
 from xlme_jax.preparation.tokenizing import BATCH_SIZE, Texts
 
@@ -53,11 +53,9 @@ def register_all(
     Raises:
       ValueError: There is no line, a line is malformed, or two lines would be the same task.
     """
-    groups: dict[str, list[str]] = {}
     shared = features.as_vocabulary(vocabulary)
-    for text in find_tfds(lines):
-        groups.setdefault(text.mixture, []).append(register(text, shared))
-    return [mixtures.add_mixture(name, names, alpha).name for name, names in groups.items()]
+    members = [(text.mixture, register(text, shared)) for text in find_tfds(lines)]
+    return mixtures.add_mixtures(members, alpha)
 
 
 def find(lines: Sequence[str]) -> list[TextTask]:
@@ -72,22 +70,11 @@ def find(lines: Sequence[str]) -> list[TextTask]:
     tasks = []
     for text in find_tfds(lines):
         source = seqio_sources.LanguageTfdsSource(text.name, text.languages)
-        # Beam's workers do not have the variables of the command.
-        folder = os.environ.get("TFDS_DATA_DIR")
-        splits = {}
-        for split in source.splits:
-            if split in ("train", "validation"):
-                files = source.list_shards(split)
-                splits[split] = [
-                    Shard(
-                        file,
-                        functools.partial(
-                            read, text, split, seqio.ShardInfo(number, len(files)), folder
-                        ),
-                        key=repr(source),
-                    )
-                    for number, file in enumerate(files)
-                ]
+        splits = {
+            split: seqio_sources.tfds_shards(source, split, functools.partial(read, text, split))
+            for split in source.splits
+            if split in ("train", "validation")
+        }
         counts = {split: source.num_input_examples(split) or 0 for split in splits}
         tasks.append(TextTask(text.mixture, text.task, text.languages, splits, counts))
     return tasks
