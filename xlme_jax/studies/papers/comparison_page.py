@@ -110,32 +110,42 @@ def write(
 
 def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
     """Draws the measures that have a figure over layers (XLM-E Figures 3 and 4, and others')."""
-    figure_3 = XLME["figure_3"]
-    quoted = [
-        Curve(
-            f"{row.model} ({row.source})",
-            {
-                float(layer): Spread((cell[0] / 100,))
-                for layer, cell in zip(figure_3.columns, row.cells)
-                if cell
-            },
-            ":",
-            True,
-        )
-        for row in figure_3.rows
-    ]
     drawn = []
     for about, figure in _figures():
         curves = _once([c for entry in ours for c in _layer_lines(entry, about.name, about.metric)])
         if curves:
             # The papers' encoders have 12 layers; their curves do not compare with small encoders.
             deepest = max(max(curve.points) for curve in curves)
-            if about is Tatoeba.about:
-                curves += [curve for curve in quoted if max(curve.points) <= deepest]
+            quoted = _quoted(about.name)
+            curves += [curve for curve in quoted if max(curve.points) <= deepest]
             caption = f"{figure.title}, {figure.about}, shaded the standard deviation over seeds."
             png = pictures.layer_curves(curves, figure.title, figure.unit)
             drawn.append(Picture(f"{about.name}_layers", caption, png))
     return drawn
+
+
+# {task: the curves over layers that papers print, in percent}
+_PRINTED = {Tatoeba.about.name: XLME["figure_3"]}
+
+
+def _quoted(task: str) -> list[Curve]:
+    """Returns the curves over layers that papers print of a task."""
+    if task not in _PRINTED:
+        return []
+    printed = _PRINTED[task]
+    return [
+        Curve(
+            f"{row.model} ({row.source})",
+            {
+                float(layer): Spread((cell[0] / 100,))
+                for layer, cell in zip(printed.columns, row.cells)
+                if cell
+            },
+            ":",
+            True,
+        )
+        for row in printed.rows
+    ]
 
 
 def _figures() -> list[tuple[About, LayerFigure]]:
@@ -168,14 +178,15 @@ def _layer_lines(
     systems = entry.systems(task)
     of_model = entries.layers(entry, task)
     for system in systems:
-        name = entry.name if system == entries.MODEL else f"{entry.name}: {system}"
         sets = measures.by_task()[task].about.averaged if languages is None else languages
         curve = entries.layer_curve(entry, task, metric, system, languages=sets)
         if not curve and of_model and (score := entries.score(entry, task, metric, sets, system)):
             curve = dict.fromkeys(of_model, score.spread)
         style = {"model": "-", "untrained": "--"}.get(system, ":")
         if curve:
-            lines.append(Curve(name, {float(x): spread for x, spread in curve.items()}, style))
+            lines.append(
+                Curve(entry.label(system), {float(x): spread for x, spread in curve.items()}, style)
+            )
     return lines
 
 

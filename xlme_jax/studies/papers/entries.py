@@ -52,6 +52,10 @@ class Entry:
         """Returns whether the name marks a system after continued training, "NAME, continued"."""
         return f", {CONTINUED}" in self.name
 
+    def label(self, system: str) -> str:
+        """Returns the name of one of the systems in tables and pictures."""
+        return self.name if system == MODEL else f"{self.name}: {system}"
+
     def systems(self, task: str = "") -> list[str]:
         """Returns the systems with results: "model" first, then baselines."""
         names = {r.system for run in self.runs for r in run.results if task in ("", r.task)}

@@ -53,7 +53,7 @@ def _layer_rows(
     """
     rows: list[tuple[str, str, int | None]] = []
     for system in entry.systems(task):
-        name = entry.name if system == MODEL else f"{entry.name}: {system}"
+        name = entry.label(system)
         curve = layer_curve(entry, task, metric, system, readout, languages)
         if not curve:
             rows.append((name, system, None))
@@ -232,9 +232,8 @@ def over_layers(
         curves = {}
         for entry in ours:
             for system in entry.systems(what[0]):
-                name = entry.name if system == MODEL else f"{entry.name}: {system}"
                 if curve := layer_curve(entry, *what, system, languages=languages):
-                    curves[name] = curve
+                    curves[entry.label(system)] = curve
         layers = [*map(int, published.columns), *(x for curve in curves.values() for x in curve)]
         columns = tuple(range(max(layers, default=12) + 1))
         values = [(row, dict(zip(published.columns, row.texts))) for row in published.rows]

@@ -9,7 +9,6 @@ from xlme_jax.data.benchmarks.typology import script_distance, word_order_distan
 from xlme_jax.evaluation import scores, similarity
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers.entries import (
-    MODEL,
     Entry,
     fixed_layer,
     layer_curve,
@@ -134,7 +133,7 @@ def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
     for metric in similarity.METRICS:
         lines = [
             pictures.Curve(
-                entry.name if system == MODEL else f"{entry.name}: {system}",
+                entry.label(system),
                 {float(layer): spread for layer, spread in curve.items()},
                 "--" if "untrained" in system else "-",
             )

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from xlme_jax.evaluation.results import Spread
-from xlme_jax.studies.papers.entries import MODEL, Entry, SummaryScore
+from xlme_jax.studies.papers.entries import Entry, SummaryScore
 from xlme_jax.studies.published.rows import PaperTable
 
 NONE = "–"
@@ -106,8 +106,7 @@ def sheet_of(
         for system in systems(entry):
             row = cells(entry, system)
             if always or any(cell.text != NONE for cell in row):
-                name = entry.name if system == MODEL else f"{entry.name}: {system}"
-                rows.append((Cell(name), Cell("ours"), *row))
+                rows.append((Cell(entry.label(system)), Cell("ours"), *row))
     return with_published(title, caption, table, rows)
 
 
