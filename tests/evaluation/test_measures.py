@@ -66,10 +66,10 @@ def test_settings_are_those_of_the_request_and_else_of_the_run(tmp_path):
     folder = str(tmp_path / "length")
     request = Request(data=str(tmp_path), languages=("de",), layer=3)
     assert Length.requested("length", request, ()) == Length(folder, ("de",), 3)
-    own = Length("elsewhere", ("fr",), 1, factor=2.0)
-    others = (TaskEvaluation(), own)
-    assert Length.requested("length", request, others) == Length(folder, ("de",), 3, factor=2.0)
-    assert Length.requested("length", Request(), others) == own
+    of_run = Length("elsewhere", ("fr",), 1, factor=2.0)
+    evaluators = (TaskEvaluation(), of_run)
+    assert Length.requested("length", request, evaluators) == Length(folder, ("de",), 3, factor=2.0)
+    assert Length.requested("length", Request(), evaluators) == of_run
     with pytest.raises(DataError, match="has no folder for length"):
         Length.requested("length", Request(), ())
 

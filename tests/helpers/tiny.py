@@ -53,9 +53,14 @@ def write_tiny_data(directory, seed=0):
                 words = _words(rng, length)
                 writer.add([0, *words, 2, *(3 + (w + 30) % (VOCABULARY - 4) for w in words), 2])
             rows.append(writer.close())
+    return finish_dataset(directory, rows, VOCABULARY)
+
+
+def finish_dataset(directory, rows, vocabulary):
+    """Completes a data set of drawn tokens, which has no tokenizer; returns the folder."""
     model = directory / "random.model"
     model.write_bytes(b"no tokenizer: these tokens were drawn")
-    write_dataset(directory, rows, model, VOCABULARY)
+    write_dataset(directory, rows, model, vocabulary)
     return directory
 
 

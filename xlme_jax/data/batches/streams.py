@@ -123,6 +123,11 @@ class Stream(abc.ABC):
         Their names and values are those of `choices`.
         """
 
+    def matches(self, task: TaskInfo) -> bool:
+        """Returns whether `tasks` names a task, alone or by a pattern."""
+        patterns = self.tasks or ("*",)
+        return any(fnmatch.fnmatchcase(task.name, pattern) for pattern in patterns)
+
     def draws_languages(self, tags: tuple[str, ...]) -> bool:
         """Returns whether tasks of these languages are drawn."""
         del tags
@@ -349,8 +354,7 @@ def stream_tasks(
                 f"{where}: tasks={pattern!r} matches none of the {len(names)} {stream.kind} tasks "
                 f"of {dataset.directory} ({listing}); correct the pattern or prepare the task"
             )
-    patterns = stream.tasks or ("*",)
-    chosen = [t for t in known if any(fnmatch.fnmatchcase(t.name, p) for p in patterns)]
+    chosen = [task for task in known if stream.matches(task)]
     if isinstance(stream, PairStream):
         chosen = _drawn_pairs(stream, chosen)
     for task in chosen:
@@ -411,12 +415,11 @@ def held_out_tasks(dataset: PreparedDataset, stream: Stream) -> tuple[TaskInfo, 
     A pattern without a match is no error, because only some of the training tasks may have
     held-out text.
     """
-    patterns = stream.tasks or ("*",)
     tasks = [
         task
         for task in dataset.tasks
         if (task.kind, task.split) == (stream.kind, "validation")
-        and any(fnmatch.fnmatchcase(task.name, pattern) for pattern in patterns)
+        and stream.matches(task)
         and stream.draws_languages(task.languages)
         and task.examples
     ]
