@@ -17,7 +17,7 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import LabelledStream, PairStream
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.evaluation.context import Context
+from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.objectives.base import Objective
 from xlme_jax.ops import products
 from xlme_jax.ops.vocabulary_head import padded_size
@@ -105,16 +105,6 @@ def assemble(
     schedule = config.optimizer.schedule(settings.train_steps)
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
-    context = Context(
-        dataset,
-        objective,
-        attention.objective,
-        streams,
-        mesh,
-        dtype=dtype,
-        micro_batches=settings.micro_batches,
-        model_dir=model_dir,
-    )
     abstract = states.abstract_state(objective, optimizer, mesh)
     left_out = batches.expected_left_out()
     pairs = [stream.name for stream in streams if isinstance(stream, PairStream)]
@@ -142,7 +132,7 @@ def assemble(
         config=settings,
         model_dir=model_dir,
         dataset_digest=dataset.digest,
-        evaluators=[evaluator.evaluator(context) for evaluator in config.evaluators],
+        evaluators=_evaluators(config, built, attention.objective, mesh),
         files={
             "config.gin": config_text,
             "model-info.txt": f"{info}\n{attention.text}" if attention.text else info,
@@ -162,6 +152,23 @@ def assemble(
         phases=batches if batches.task_counts() else None,
         read_samples=_samples_reader(built, attention.objective, mesh),
     )
+
+
+def _evaluators(
+    config: TrainConfig, built: parts.Parts, objective_config: Any, mesh: jax.sharding.Mesh
+) -> list[MakeEvaluator]:
+    """Returns the run's evaluators, before the parameters of step 0 are known."""
+    context = Context(
+        built.dataset,
+        built.objective,
+        objective_config,
+        built.streams,
+        mesh,
+        dtype=built.dtype,
+        micro_batches=built.settings.micro_batches,
+        model_dir=as_path(config.model_dir),
+    )
+    return [evaluator.evaluator(context) for evaluator in config.evaluators]
 
 
 def _samples_reader(built: parts.Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples | None:
