@@ -137,7 +137,7 @@ def warm_start(
         values = _leaves(taken)
         taken = _nested(
             {
-                name: _taken(name, values[sources.get(name, name)], leaf, growth)
+                name: _copied_weight(name, values[sources.get(name, name)], leaf, growth)
                 for name, leaf in leaves.items()
             }
         )
@@ -163,7 +163,7 @@ def _are_finite(arrays: list[jax.Array]) -> jax.Array:
     return jnp.stack([jnp.isfinite(array).all() for array in arrays])
 
 
-def _taken(
+def _copied_weight(
     name: str, value: jax.Array, leaf: jax.ShapeDtypeStruct, growth: Growth | None
 ) -> jax.Array:
     """Returns a copy of a weight, grown if necessary.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from xlme_jax.configuration.registry import gin_name
 from xlme_jax.configuration.train_config import TrainConfig
-from xlme_jax.configuration.values import shown
+from xlme_jax.configuration.values import value_text
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.storage.paths import is_bucket
@@ -211,4 +211,4 @@ def _scope_of(owner: Any, field: str) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, Stream):
         return f"@{value.name}/{gin_name(type(value))}()"
-    return f"@{gin_name(type(value))}()" if _is_config(value) else shown(value)
+    return f"@{gin_name(type(value))}()" if _is_config(value) else value_text(value)

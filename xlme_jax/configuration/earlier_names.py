@@ -12,7 +12,7 @@ from typing import Any
 import gin
 
 from xlme_jax.configuration.registry import add_named
-from xlme_jax.configuration.values import ConfigError, shown
+from xlme_jax.configuration.values import ConfigError, value_text
 
 _EARLIER = "Stream"
 _STREAMS = {"monolingual": "TextStream", "bitext": "PairStream", "labelled": "LabelledStream"}
@@ -95,7 +95,7 @@ class _Scope:
         kind = self._bindings.get("kind")
         if "kind" in self._bindings and (not isinstance(kind, str) or kind not in _STREAMS):
             raise ConfigError(
-                f"{self._prefix}{_EARLIER}.kind = {shown(kind)}: expected one of "
+                f"{self._prefix}{_EARLIER}.kind = {value_text(kind)}: expected one of "
                 f"{', '.join(map(repr, _STREAMS))}. It is the class of the stream now: "
                 f"@{self._prefix}TextStream(), PairStream() or LabelledStream()."
             )
@@ -113,8 +113,8 @@ class _Scope:
                     self._bind(cls, field, value)
                 elif len(_FIELDS[field]) == len(streams) == 1 and value not in _NEUTRAL:
                     raise ConfigError(
-                        f"{self._prefix}{_EARLIER}.{field} = {shown(value)}: {cls} has this field, "
-                        f"and {stream} does not; remove it."
+                        f"{self._prefix}{_EARLIER}.{field} = {value_text(value)}: {cls} has this "
+                        f"field, and {stream} does not; remove it."
                     )
         if "layout" in self._bindings:
             self._bind_layout(streams, self._bindings["layout"])
@@ -126,8 +126,8 @@ class _Scope:
     def _bind_layout(self, streams: tuple[str, ...], layout: Any) -> None:
         if layout not in ("joint", "sides"):
             raise ConfigError(
-                f"{self._prefix}{_EARLIER}.layout = {shown(layout)}: expected 'joint' or 'sides'. "
-                f"Now it is {self._prefix}PairStream.layout = @Joint(), @Sides() or "
+                f"{self._prefix}{_EARLIER}.layout = {value_text(layout)}: expected 'joint' or "
+                f"'sides'. Now it is {self._prefix}PairStream.layout = @Joint(), @Sides() or "
                 f"@Translations(), and {self._prefix}TextStream.split_pieces of running text."
             )
         if "TextStream" in streams:

@@ -15,7 +15,7 @@ from gin import config_parser
 
 from xlme_jax.configuration.references import suggestion
 from xlme_jax.configuration.registry import CONFIGURABLES, add_named, class_of
-from xlme_jax.configuration.values import MAX_SHOWN, ConfigError, shown
+from xlme_jax.configuration.values import MAX_SHOWN, ConfigError, value_text
 from xlme_jax.data.text.decompression import DataError
 from xlme_jax.data.text.opening import text_blocks
 from xlme_jax.storage.paths import as_path, is_bucket
@@ -103,8 +103,8 @@ def check_stored(text: str, source: str) -> None:
     for statement in config_parser.ConfigParser(text, _NoReferences()):
         if isinstance(statement, config_parser.IncludeStatement):
             raise ConfigError(
-                f"{source}: the stored configuration includes {shown(statement.filename)}, which "
-                "no run writes; it is not read. Ask where the checkpoint comes from."
+                f"{source}: the stored configuration includes {value_text(statement.filename)}, "
+                "which no run writes; it is not read. Ask where the checkpoint comes from."
             )
         imports = isinstance(statement, config_parser.ImportStatement)
         if imports and statement.module not in sys.modules:

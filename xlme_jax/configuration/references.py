@@ -7,7 +7,7 @@ from typing import Any
 
 import gin
 
-from xlme_jax.configuration.values import ConfigError, shown
+from xlme_jax.configuration.values import ConfigError, value_text
 
 MACRO = "gin.macro"
 
@@ -51,7 +51,7 @@ def _leaves(value: Any) -> Iterator[Any]:
     """Yields the leaves of a bound value: all items of its lists, tuples and dictionaries."""
     if isinstance(value, dict):
         if any(map(_is_reference, itertools.chain.from_iterable(map(_leaves, value)))):
-            raise ConfigError(f"{shown(value)}: a key cannot be a reference; give a value.")
+            raise ConfigError(f"{value_text(value)}: a key cannot be a reference; give a value.")
         value = value.values()
     elif not isinstance(value, list | tuple):
         yield value

@@ -48,10 +48,10 @@ def convert(where: str, value: Any, hint: Any) -> Any:
         if _is_usable(value):
             return value
         raise ConfigError(
-            f"{where} = {shown(value)}: numbers must be finite and integers fit 64 bits, strings "
-            "be Unicode without NUL."
+            f"{where} = {value_text(value)}: numbers must be finite and integers fit 64 bits, "
+            "strings be Unicode without NUL."
         )
-    raise ConfigError(f"{where} = {shown(value)}: expected {type_name(hint)}.")
+    raise ConfigError(f"{where} = {value_text(value)}: expected {type_name(hint)}.")
 
 
 def _is_usable(value: Any) -> bool:
@@ -63,7 +63,7 @@ def _is_usable(value: Any) -> bool:
     return not isinstance(value, str) or ("\0" not in value and is_utf8(value))
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Returns the representation of a value for an error."""
     try:
         text = repr(value)

@@ -133,7 +133,7 @@ def batches(
         length, remaining = row_length(len(texts[order[start]])), len(order) - start
         rows = max(batch_tokens // length // row_multiple * row_multiple, row_multiple)
         if start and remaining < rows:
-            rows = _part(rows, remaining, row_multiple)
+            rows = _rows_for(rows, remaining, row_multiple)
         rows = min(rows, most)
         chosen = order[start : start + rows]
         filled = fill_rows((texts[index] for index in chosen), rows, length)
@@ -142,7 +142,7 @@ def batches(
     return batch_list
 
 
-def _part(rows: int, needed: int, row_multiple: int) -> int:
+def _rows_for(rows: int, needed: int, row_multiple: int) -> int:
     """Returns a quarter, half or all of the rows: the least that has the needed ones."""
     parts = (max(rows // part // row_multiple * row_multiple, row_multiple) for part in (4, 2))
     return next((part for part in parts if part >= needed), rows)

@@ -83,7 +83,7 @@ class TrainingText:
         share = -(-count // len(tasks)) if tasks else 0
         pairs = []
         for task in tasks:
-            for pair in self.dataset.read_pairs(task, _some(task.examples, share)):
+            for pair in self.dataset.read_pairs(task, _sampled_indices(task.examples, share)):
                 source, target = (encoding.cut(tuple(side.tolist()), length) for side in pair)
                 pairs.append((source, target) if task.tags[0] == tags[0] else (target, source))
         return pairs[:count]
@@ -91,12 +91,12 @@ class TrainingText:
     def _sides(self, task: TaskInfo, tag: str, count: int) -> Iterable[Text]:
         side = task.tags.index(tag)
         # Some texts repeat, for example in Bibles and menus.
-        for pair in self.dataset.read_pairs(task, _some(task.examples, 2 * count)):
+        for pair in self.dataset.read_pairs(task, _sampled_indices(task.examples, 2 * count)):
             yield tuple(pair[side].tolist())
 
     def _pieces(self, task: TaskInfo, count: int, length: int) -> Iterable[Text]:
         tokens = min(_PIECE, length) - 2
-        starts = _some(max(task.tokens - tokens, 1), count)
+        starts = _sampled_indices(max(task.tokens - tokens, 1), count)
         for piece in self.dataset.read_text(task, starts, tokens):
             inner = piece[(piece != BOS_ID) & (piece != EOS_ID)].tolist()
             if inner:
@@ -187,7 +187,7 @@ class EncodedSample:
         return Fitted(means, rotations)
 
 
-def _some(size: int, count: int) -> np.ndarray:
+def _sampled_indices(size: int, count: int) -> np.ndarray:
     """Returns up to `count` different numbers below `size`, in a fixed random order."""
     rng = np.random.default_rng(0)
     return rng.choice(size, min(count, size), replace=False, shuffle=True)

@@ -121,7 +121,7 @@ class FineTune(PlainObjective):
         return {**params, HEAD: self._head.init(head_rng, hidden)["params"]}
 
     def totals(self, batch: Batch) -> Totals:
-        """Labels in the batch: examples, or tagged words."""
+        """Counts the labels in the batch: examples, or tagged words."""
         labels = batch[STREAM]["labels"]
         counted = labels[:, :1] != IGNORED
         if self.benchmark.kind == "tagging":
@@ -179,7 +179,7 @@ class FineTune(PlainObjective):
                 )
 
     def _flops(self, shapes: Shapes) -> dict[str, float]:
-        """FLOPs of a train step; those of the head are not counted."""
+        """Returns the FLOPs of a train step; those of the head are not counted."""
         per_token = functools.partial(flops.encoder, self.encoder.config)
         return {"encoder": training_flops(shapes, per_token)}
 

@@ -34,7 +34,7 @@ def run_jointly(
     for names in groups.values():
         joined = function(_joined([streams[name] for name in names]))
         for index, name in enumerate(names):
-            results[name] = _part(joined, index, len(names))
+            results[name] = _rows_of_tree(joined, index, len(names))
     return results
 
 
@@ -48,6 +48,6 @@ def _joined(trees: Sequence[Inputs]) -> Inputs:
     return jax.tree.map(lambda *xs: jnp.stack(xs, 1).reshape(-1, *xs[0].shape[1:]), *trees)
 
 
-def _part(tree: Results, index: int, count: int) -> Results:
+def _rows_of_tree(tree: Results, index: int, count: int) -> Results:
     """Returns the rows of one of `count` joined trees."""
     return jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:])[:, index], tree)

@@ -295,7 +295,7 @@ class VECO(OneEncoder):
     def _predict_at(
         self, params: Params, masked: MaskedBatch, hidden: list[jax.Array]
     ) -> list[VocabularyPrediction]:
-        """Predictions [B, M] from each of the hidden states, in one pass over the vocabulary."""
+        """Predicts [B, M] tokens from each hidden state, in one pass over the vocabulary."""
         gathered = [take_positions(states, masked.positions) for states in hidden]
         targets = jnp.tile(masked.targets, (1, len(hidden)))
         prediction: Any = self.model.apply(

@@ -129,7 +129,7 @@ class XLMConfig(SystemConfig):
         return XLM(self, vocab_size, dtype)
 
 
-class _Drawn(NamedTuple):
+class _SharedRows(NamedTuple):
     """Rows that both models read in a step.
 
     Attributes:
@@ -145,10 +145,10 @@ class _Drawn(NamedTuple):
     discriminator_seeds: jax.Array
 
 
-def _drawn(rows: Rows, masked: MaskedBatch, keys: jax.Array) -> _Drawn:
+def _with_seeds(rows: Rows, masked: MaskedBatch, keys: jax.Array) -> _SharedRows:
     """Draws the seeds of rows that are masked already; `keys` are the stream's."""
     seeds = [dropout.seeds(key, rows["rows"]) for key in keys[1:]]
-    return _Drawn(rows["tokens"], masked, *seeds)
+    return _SharedRows(rows["tokens"], masked, *seeds)
 
 
 class XLME(MaskedLMObjective):
@@ -182,13 +182,13 @@ class XLME(MaskedLMObjective):
         losses: dict[str, jax.Array] = {}
         metrics: Metrics = {}
         task_losses: dict[str, TaskLosses] = {}
-        drawn = {}
+        shared = {}
         for name in self.streams:
             keys = self.stream_keys(rng, name)
-            drawn[name] = _drawn(batch[name], self.mask(batch[name], keys[0], name), keys)
-        detected = run_jointly(lambda inputs: self._detect_samples(params, inputs), drawn)
+            shared[name] = _with_seeds(batch[name], self.mask(batch[name], keys[0], name), keys)
+        detected = run_jointly(lambda inputs: self._detect_samples(params, inputs), shared)
         for name, (prediction, replaced, logits) in detected.items():
-            rows, masked = batch[name], drawn[name].masked
+            rows, masked = batch[name], shared[name].masked
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             is_real = rows["segment_ids"] > 0
             is_replaced = (replaced != rows["tokens"]) & is_real
@@ -205,24 +205,24 @@ class XLME(MaskedLMObjective):
         return LossOutputs(losses, metrics, task_losses=task_losses)
 
     def _detect_samples(
-        self, params: Params, drawn: _Drawn
+        self, params: Params, shared: _SharedRows
     ) -> tuple[VocabularyPrediction, jax.Array, jax.Array]:
         """Returns predictions [B, M], rows with the samples [B, L] and the logits for them."""
-        masked = drawn.masked
-        prediction = self._predict_masked(params, masked, drawn.generator_seeds)
+        masked = shared.masked
+        prediction = self._predict_masked(params, masked, shared.generator_seeds)
         replaced = masking.replace(
-            drawn.tokens, masked.positions, masked.is_masked, prediction.sample
+            shared.tokens, masked.positions, masked.is_masked, prediction.sample
         )
         read = {**masked.rows, "tokens": jax.lax.stop_gradient(replaced)}
-        return prediction, replaced, self.detect(params, read, drawn.discriminator_seeds)
+        return prediction, replaced, self.detect(params, read, shared.discriminator_seeds)
 
     def _read_predicted(
         self, name: str, params: Params, rows: Rows, masked: MaskedBatch, keys: jax.Array
     ) -> Reading:
-        drawn = _drawn(rows, masked, keys)
-        prediction, replaced, logits = self._detect_samples(params, drawn)
+        shared = _with_seeds(rows, masked, keys)
+        prediction, replaced, logits = self._detect_samples(params, shared)
         of_samples = self._predict_masked(
-            params, masked.of(prediction.sample), drawn.generator_seeds
+            params, masked.of(prediction.sample), shared.generator_seeds
         )
         guess = masked.guess(prediction, prediction.sample, of_samples)
         detection = Detection(replaced, jax.nn.sigmoid(logits))
@@ -329,14 +329,14 @@ class XLM(OneEncoder):
         losses: dict[str, jax.Array] = {}
         metrics: Metrics = {}
         task_losses: dict[str, TaskLosses] = {}
-        drawn = {}
+        seeded = {}
         for name in self.masked_streams:
             mask_rng, dropout_rng = self.stream_keys(rng, name)
             masked = self.mask(batch[name], mask_rng, name)
-            drawn[name] = masked, dropout.seeds(dropout_rng, batch[name]["rows"])
-        predicted = run_jointly(lambda inputs: self._predict_masked(params, *inputs), drawn)
+            seeded[name] = masked, dropout.seeds(dropout_rng, batch[name]["rows"])
+        predicted = run_jointly(lambda inputs: self._predict_masked(params, *inputs), seeded)
         for name, prediction in predicted.items():
-            masked = drawn[name][0]
+            masked = seeded[name][0]
             losses[name], mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             metrics |= {f"{name}/{k}": v for k, v in mlm_metrics.items()}
             if "tasks" in batch[name]:

@@ -100,21 +100,21 @@ def _dot(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
     )
 
 
-def _places(plan: BlockPlan, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """Returns the places [C, C] of queries and of keys inside a block."""
+def _block_positions(plan: BlockPlan, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns the positions inside a block, [C, C], of queries and of keys."""
     shape = (plan.block, plan.block)
     query, key = (jax.lax.broadcasted_iota(dtype, shape, axis) for axis in (0, 1))
     return query, key
 
 
 def _bias(plan: BlockPlan, table: Any, i: Any, j: Any) -> jax.Array:
-    """Bias [C, C] of keys of block j for queries of block i, before the gate."""
+    """Returns the bias [C, C] of keys of block j for queries of block i, before the gate."""
     size = plan.block
     if plan.platform == "tpu":
         start = pl.multiple_of((j - i) * size + plan.padded - size, size)
         window = jnp.broadcast_to(table[:, pl.ds(start, 2 * size)], (size, 2 * size))
         return _skew(plan, window)[:, size:]
-    query, key = _places(plan, jnp.int32)
+    query, key = _block_positions(plan, jnp.int32)
     return pltriton.load(table.at[0, key - query + ((j - i) * size + plan.padded)])
 
 
@@ -141,14 +141,14 @@ def _scores(
         scores = scores + (bias * query[1] if plan.gated else bias)
     reads = query[0] == refs["key_segments"][:, _rows(plan, j)]
     if plan.causal:
-        query_place, key_place = _places(plan, jnp.int32)
+        query_place, key_place = _block_positions(plan, jnp.int32)
         reads &= (j - i) * plan.block + key_place <= query_place
     return jnp.where(reads, scores, MASKED), bias
 
 
 def _keep(plan: BlockPlan, refs: Refs, i: Any, j: Any) -> jax.Array:
     """Returns which weights of a block dropout keeps."""
-    query, key = _places(plan, jnp.uint32)
+    query, key = _block_positions(plan, jnp.uint32)
     keys = jnp.uint32(plan.key_length)
     first = (keys * i.astype(jnp.uint32) + j.astype(jnp.uint32)) * plan.block
     counters = first + query * keys + key
@@ -346,7 +346,7 @@ def _diagonals_by_memory(plan: BlockPlan, tile: Any, x: jax.Array) -> tuple[jax.
     tile[...] = x
     if not plan.interpret:
         pltriton.debug_barrier()
-    query, diagonal = _places(plan, jnp.int32)
+    query, diagonal = _block_positions(plan, jnp.int32)
     key = query + diagonal
     inside = key < size
     skewed = pltriton.load(tile.at[query, jnp.where(inside, key, key - size)])

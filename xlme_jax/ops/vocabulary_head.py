@@ -269,11 +269,13 @@ def _forward(
     own_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
     if split.vocabulary:
-        chunks = split.own_count(uniforms.shape[1])
-        uniforms = jax.lax.dynamic_slice_in_dim(uniforms, split.part() * chunks, chunks, axis=1)
-    start = split.part() * table.shape[0]
+        chunks = split.local_parts(uniforms.shape[1])
+        first = split.part_index() * chunks
+        uniforms = jax.lax.dynamic_slice_in_dim(uniforms, first, chunks, axis=1)
+    start = split.part_index() * table.shape[0]
     best, cache = _search(way, hidden, targets, uniforms, table, bias, start)
-    best = jax.tree.map(lambda x: split.own(x, own_rows), _merge(jax.tree.map(split.parts, best)))
+    merged = _merge(jax.tree.map(split.parts, best))
+    best = jax.tree.map(lambda x: split.local_rows(x, own_rows), merged)
     log_normalizer = best.maximum + jnp.log(best.mass)
     return (log_normalizer - best.target, best.argmax, best.sample, log_normalizer, *cache)
 
@@ -370,9 +372,9 @@ def _head_backward(
         rows = _Rows(*map(split.gather, arrays[:5]))
         cache = _Kept(*arrays[5:]) if way.keep else None
         logits = rows.hidden.shape[0] * table.shape[0]
-        visits = _divisions(split.own_count(chunks), logits, way.limit)
+        visits = _divisions(split.local_parts(chunks), logits, way.limit)
         blocks = 1 if cache else _divisions(rows.hidden.shape[0], logits // visits, way.limit)
-        start = split.part() * table.shape[0]
+        start = split.part_index() * table.shape[0]
         hidden_grad, table_grad, bias_grad = _gradients(
             rows, table, bias, cache, (visits, blocks), start
         )

@@ -79,11 +79,11 @@ class VocabularySplit:
         )
         return mapped(*arrays)
 
-    def part(self) -> jax.Array | int:
+    def part_index(self) -> jax.Array | int:
         """Inside `run`: the index of this device's part of the vocabulary."""
         return jax.lax.axis_index(self.vocabulary) if self.vocabulary else 0
 
-    def own_count(self, parts: int) -> int:
+    def local_parts(self, parts: int) -> int:
         """Inside `run`: how many of `parts` equal parts of the vocabulary this device has."""
         return parts // jax.lax.axis_size(self.vocabulary) if self.vocabulary else parts
 
@@ -91,7 +91,7 @@ class VocabularySplit:
         """Inside `run`: the batch rows of all devices with which this one shares the vocabulary."""
         return jax.lax.all_gather(x, self._shared, tiled=True) if self._shared else x
 
-    def own(self, x: jax.Array, rows: int) -> jax.Array:
+    def local_rows(self, x: jax.Array, rows: int) -> jax.Array:
         """Inside `run`: this device's `rows` rows of an array whose rows `gather` collected."""
         if not self._shared:
             return x
@@ -177,6 +177,6 @@ def _local_ids(
     """Indices into this device's part of the table, and which tokens are in that part."""
     if not split.vocabulary:
         return tokens, None
-    local = tokens - split.part() * table.shape[0]
+    local = tokens - split.part_index() * table.shape[0]
     here = (local >= 0) & (local < table.shape[0])
     return jnp.where(here, local, 0), here

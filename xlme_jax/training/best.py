@@ -58,8 +58,8 @@ class BestSteps:
 
     def __init__(self, best: Best | None, model_dir: Path):
         self._best, self._model_dir = best, model_dir
-        self._found: dict[str, tuple[int, float]] = {}
-        self._since = 0  # Evaluations in a row without an improvement.
+        self._best_values: dict[str, tuple[int, float]] = {}
+        self._without_improvement = 0  # Evaluations in a row.
         self._steps: frozenset[int] = frozenset()
         self._over = False
 
@@ -69,7 +69,7 @@ class BestSteps:
         Args:
           lines: {step: values}; empty in processes other than 0.
         """
-        self._found, self._since = {}, 0
+        self._best_values, self._without_improvement = {}, 0
         for step in sorted(lines):
             if self._best is not None and self._best.metrics[0] in lines[step]:
                 self._count(step, lines[step])
@@ -113,20 +113,22 @@ class BestSteps:
             name: (step, value)
             for name in self._best.metrics
             if math.isfinite(value := float(values.get(name, math.nan)))
-            and (name not in self._found or sign * value > sign * self._found[name][1])
+            and (name not in self._best_values or sign * value > sign * self._best_values[name][1])
         }
-        self._found |= better
-        self._since = 0 if better else self._since + 1
+        self._best_values |= better
+        self._without_improvement = 0 if better else self._without_improvement + 1
 
     def _publish(self) -> None:
         """Writes `best.json` in process 0; all processes learn the best steps, and if it ends."""
         metrics = self._best.metrics if self._best else ()
         patience = self._best.patience if self._best else None
         if jax.process_index() == 0:
-            write_best(self._model_dir, {n: self._found[n] for n in metrics if n in self._found})
+            best = {name: self._best_values[name] for name in metrics if name in self._best_values}
+            write_best(self._model_dir, best)
         if self._best is None:
             return
-        counts = [self._since, *(self._found.get(name, (0, 0.0))[0] for name in metrics)]
+        steps = [self._best_values.get(name, (0, 0.0))[0] for name in metrics]
+        counts = [self._without_improvement, *steps]
         since, *steps = multihost_utils.broadcast_one_to_all(np.array(counts, np.int32)).tolist()
         self._steps = frozenset(step for step in steps if step)
         over = patience is not None and since >= patience

@@ -136,8 +136,11 @@ class Journal:
 
     def _report_skipped(self, step: int, values: Mapping[str, float], tasks: Tasks) -> None:
         wrong = sorted(name for name, x in values.items() if not math.isfinite(x))
-        where = "; ".join(f"{stream}: {_most(counts)}" for stream, counts in tasks.items())
-        what = f"not finite: {', '.join(wrong)}. Tasks in this process's part of the batch: {where}"
+        counted = [f"{stream}: {_largest_counts(counts)}" for stream, counts in tasks.items()]
+        what = (
+            f"not finite: {', '.join(wrong)}. Tasks in this process's part of the batch: "
+            f"{'; '.join(counted)}"
+        )
         limit = self._settings.max_skipped
         if self.skipped < limit:
             _log.warning("Step %d: update skipped, %s", step, what)
@@ -231,7 +234,7 @@ class Journal:
             self._writer.close()
 
 
-def _most(counts: Mapping[str, int], limit: int = 10) -> str:
+def _largest_counts(counts: Mapping[str, int], limit: int = 10) -> str:
     """Returns the largest counts, as in "en 12, sw 3, and 7 more"."""
     largest = sorted(counts.items(), key=lambda item: -item[1])
     rest = [f"and {len(largest) - limit} more"] if len(largest) > limit else []

@@ -106,10 +106,10 @@ def assign(views: Sequence[View]) -> list[str]:
     Raises:
       ValueError: the GPUs of a node cannot be divided among its processes.
     """
-    return [_part(views, index) for index in range(len(views))]
+    return [_gpus_of(views, index) for index in range(len(views))]
 
 
-def _part(views: Sequence[View], index: int) -> str:
+def _gpus_of(views: Sequence[View], index: int) -> str:
     view, neighbours = views[index], _on_node(views, views[index].node)
     tasks = view.tasks or len(neighbours)
     if tasks == 1:

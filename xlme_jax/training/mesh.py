@@ -114,7 +114,7 @@ def batch_shards(mesh: Mesh) -> int:
 
 
 def shardings(boxed: Any, mesh: Mesh) -> Any:
-    """NamedShardings of a tree of boxed (logically partitioned) abstract arrays.
+    """Returns the NamedShardings of a tree of boxed (logically partitioned) abstract arrays.
 
     A dimension that its mesh axes do not divide is replicated instead, as XLA needs equal shards.
 

@@ -61,12 +61,12 @@ def flops_per_step(
       pairs: names of the streams of pairs.
     """
 
-    def own(shapes: Mapping[str, tuple[int, int]]) -> float:
+    def step_flops(shapes: Mapping[str, tuple[int, int]]) -> float:
         return sum(objective.diagnostics.flops(shapes).values())
 
     alone = {name: (0 if name in pairs else rows, n) for name, (rows, n) in shapes.items()}
-    every = own(shapes)
-    return flop_conventions.count(every, every - own(alone))
+    every = step_flops(shapes)
+    return flop_conventions.count(every, every - step_flops(alone))
 
 
 def bytes_per_device(tree: Any) -> int:

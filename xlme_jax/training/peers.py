@@ -129,7 +129,7 @@ def check_devices(say: Callable[[str], None]) -> None:
 
 
 def cpus_chosen() -> bool:
-    """Whether the user has told JAX to use CPUs alone."""
+    """Returns whether the user has told JAX to use CPUs alone."""
     return jax.config.values["jax_platforms"] == "cpu"
 
 

@@ -142,7 +142,7 @@ class ProgressLine:
         self._live = self._cell is not None or self._stream.isatty()
         self._min_seconds = min_seconds
         self._clock = clock
-        self._shown: tuple[int, float] | None = None  # Step and seconds.
+        self._last_line: tuple[int, float] | None = None  # Step and seconds.
         self._width = 0
         self._values: dict[str, float] = {}
 
@@ -157,7 +157,7 @@ class ProgressLine:
         self._values.update(values or {})
         if not self._active or not self._is_due(step, log):
             return
-        self._shown = step, self._clock()
+        self._last_line = step, self._clock()
         text = format_line(step, self._total, self._values, self._throughput)
         if self._cell is not None:
             self._cell.show(text)
@@ -169,9 +169,9 @@ class ProgressLine:
 
     def _is_due(self, step: int, log: bool) -> bool:
         """Returns whether a step is shown."""
-        if self._shown is None or step >= self._total:
+        if self._last_line is None or step >= self._total:
             return log or self._live
-        steps, seconds = step - self._shown[0], self._clock() - self._shown[1]
+        steps, seconds = step - self._last_line[0], self._clock() - self._last_line[1]
         if self._live:
             return log or seconds >= self._min_seconds
         return log and (_MOST_LINES * steps >= self._total or seconds >= _LINE_SECONDS)

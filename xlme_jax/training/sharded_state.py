@@ -71,8 +71,8 @@ class WarmParams:
         self._init = functools.partial(template, _init_rng(seed)) if template else None
 
     @functools.cached_property
-    def wanted(self) -> Params:
-        """Shapes of what is read from the checkpoint."""
+    def checkpoint_shapes(self) -> Params:
+        """The shapes of what is read from the checkpoint."""
         return _abstract(self._init, self._mesh) if self._init else self._abstract.params
 
     def __call__(self, fresh: Params, read: Params) -> Params:

@@ -84,7 +84,7 @@ def _warm_source(run: Run, warm: WarmParams) -> tuple[Any, ...]:
     start = run.objective.warm_start
     names = start.new, start.counterparts
     source = as_path(run.config.init_from or "")
-    return (source, warm.wanted, run.vocabulary_digest, *names, run.growth)
+    return (source, warm.checkpoint_shapes, run.vocabulary_digest, *names, run.growth)
 
 
 def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmParams) -> TrainState:

@@ -46,7 +46,7 @@ class NeverStop:
     """For runs that do not handle signals: in notebooks, in threads, in tests."""
 
     def requested(self, step: int) -> bool:
-        """Whether the run is to end after `step`."""
+        """Returns whether the run is to end after `step`."""
         return False
 
     def saved(self, step: int, wait: Callable[[], None]) -> None:
@@ -106,7 +106,7 @@ class StopOnSignal(NeverStop):
         os.close(self._write)
 
     def requested(self, step: int) -> bool:
-        """Whether the run is to end after `step`, which is in flight; the same in all processes."""
+        """Returns whether the run is to end after `step`, in flight; the same in all processes."""
         with self._lock:
             self._step, self._wait = step, None
             self._deadline = time.monotonic() + self._step_timeout
