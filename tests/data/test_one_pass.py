@@ -10,8 +10,14 @@ import pytest
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches.one_pass import one_pass
-from xlme_jax.data.batches.pair_layouts import Sides
-from xlme_jax.data.batches.streams import LabelledStream, PairStream, TextStream, held_out_tasks
+from xlme_jax.data.batches.pair_layouts import Sides, Translations
+from xlme_jax.data.batches.streams import (
+    LabelledStream,
+    PairStream,
+    TextStream,
+    held_out_tasks,
+    stream_tasks,
+)
 from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 
 LENGTH = 64
@@ -202,6 +208,31 @@ def test_which_tasks_are_held_out(data):
     assert names(pivot="sw") == ["en-sw"]
     assert names(tasks=("fr-sw",)) == []
     assert {task.split for task in held_out_tasks(data, BITEXT)} == {"validation"}
+
+
+def test_languages_of_held_out_pairs_are_compared_as_those_of_training_pairs(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        fill(BitextWriter(tmp_path, name, languages, 300, split=split), [pair(rng, 9)])
+        for split in ("train", "validation")
+        for name, languages in (
+            ("simplified", ("eng_Latn", "zh-Hans")),
+            ("traditional", ("en", "zh-Hant")),
+            ("region", ("en", "sw_KE")),
+        )
+    ]
+    (tmp_path / "some.model").write_bytes(b"not really a model")
+    write_dataset(tmp_path, rows, tmp_path / "some.model", 300)
+    data = prepared.PreparedDataset.load(tmp_path)
+    for changes, expected in (
+        ({"pivot": "zh"}, ["simplified"]),
+        ({"pivot": "zh-Hant"}, ["traditional"]),
+        ({"pivot": "swh_Latn"}, ["region"]),
+        ({"layout": Translations(("en", "sw", "zh", "zh-Hant"), ("sw-en",))}, ["region"]),
+    ):
+        stream = dataclasses.replace(BITEXT, **changes)
+        assert [task.name for task in stream_tasks(data, stream)] == expected
+        assert [task.name for task in held_out_tasks(data, stream)] == expected
 
 
 def test_a_pass_without_a_row_is_refused(tmp_path):

@@ -420,7 +420,7 @@ def held_out_tasks(dataset: PreparedDataset, stream: Stream) -> tuple[TaskInfo, 
         for task in dataset.tasks
         if (task.kind, task.split) == (stream.kind, "validation")
         and stream.matches(task)
-        and stream.draws_languages(task.languages)
+        and stream.draws_languages(task.tags)
         and task.examples
     ]
     return tuple(sorted(tasks, key=lambda task: task.name))
