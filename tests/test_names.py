@@ -11,8 +11,8 @@ VAGUE = {"found", "one", "place", "wanted", "kept", "own", "shown", "others"}
 EXPORTED = {"modeling_xlme.py", "configuration_xlme.py"}
 # Commands are named by what they do, and SeqIO's tasks by the sources that they register.
 OUTSIDE_ROOMS = {f"{name}.py" for name in COMMANDS} | {"__init__.py", "__main__.py"}
-# The front of all commands, what `prepare` tells as it goes on, a process that must end at once.
-PRINTING = {"command_line.py", "preparing.py", "jobs.py", "leases.py"}
+# The front of all commands, and a process that must end at once.
+PRINTING = {"command_line.py", "leases.py"}
 
 
 def trees():

@@ -274,12 +274,12 @@ def test_data_of_an_older_format_is_prepared_again(config, done):
 def test_a_second_preparation_waits_for_the_first(config, done, monkeypatch):
     said, waiting = [], threading.Event()
 
-    def say(line):
+    def log(line):
         said.append(line)
         if "Waiting" in line:
             waiting.set()
 
-    monkeypatch.setattr(preparing, "_say", say)
+    monkeypatch.setattr(preparing._log, "info", log)
     Path(config.output).mkdir()
     with locks.hold(Path(config.output) / preparing.LOCK_FILE):  # as a first one does
         second = threading.Thread(target=prepare, args=(config,))

@@ -10,11 +10,14 @@ models, TensorFlow by preparation of SeqIO tasks.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from xlme_jax.data.prepared import TaskInfo
@@ -167,7 +170,24 @@ def prepare(config: PrepareConfig, command: str = "") -> list[TaskInfo]:
     """
     from xlme_jax.preparation import preparing
 
-    return preparing.prepare(config, load_tasks, command)
+    with _lines_on_stderr("xlme_jax.preparation"):
+        return preparing.prepare(config, load_tasks, command)
+
+
+@contextlib.contextmanager
+def _lines_on_stderr(logger_name: str) -> Iterator[None]:
+    """Shows what a logger has to say as plain lines, whether or not logging is set up."""
+    logger, handler = logging.getLogger(logger_name), logging.StreamHandler(sys.stderr)
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
 def inspect_text(

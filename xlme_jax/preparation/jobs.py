@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from xlme_jax.storage.buckets import keep_listings
 from xlme_jax.storage.paths import as_path
 
 HELD_OUT_FILE = "held-out.npz"
+_log = logging.getLogger(__name__)
 
 
 def list_jobs(
@@ -163,5 +164,4 @@ def _write_held_out(config: PrepareConfig, held: held_out.HeldOutText) -> None:
                 "the path"
             )
     if held_out.write(dataclasses.replace(held, corpora=corpora), fingerprint(names, files)):
-        line = f"{held.file}: texts held out by {config.validation}"
-        print(line, file=sys.stderr, flush=True)
+        _log.info("%s: texts held out by %s", held.file, config.validation)

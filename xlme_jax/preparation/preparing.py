@@ -15,8 +15,8 @@ import concurrent.futures
 import functools
 import itertools
 import json
+import logging
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -47,6 +47,7 @@ from xlme_jax.storage.paths import as_path
 _BYTES_WORTH_A_WORKER = 2 << 20
 LOCK_FILE = ".prepare.lock"
 OVERLAP_FILE = "overlap.json"
+_log = logging.getLogger(__name__)
 
 
 Rows = list[prepared.TaskInfo]
@@ -76,7 +77,7 @@ def prepare(
     jobs = list_jobs(config, vocabulary.digest, load_seqio)
     output.mkdir(parents=True, exist_ok=True)
     waiting = f"{output}: another process is preparing it. Waiting for it to finish."
-    with locks.hold(output / LOCK_FILE, lambda: _say(waiting)):
+    with locks.hold(output / LOCK_FILE, lambda: _log.info(waiting)):
         _check_same_vocabulary(output, vocabulary)
         # From a run that was killed.
         remove_partial(output)
@@ -84,14 +85,14 @@ def prepare(
         replace_file(model, vocabulary.model)
         rows = _finished(output, jobs)
         pending = [job for job in jobs if job not in rows]
-        _say(
+        _log.info(
             f"{output}: {len(jobs)} tasks, {len(rows)} of them finished before, "
             f"{vocabulary.size:,} ids"
         )
         _retire(output, jobs, pending)
         rows |= _run(config, load_seqio, str(model), pending)
         empty = [job for job in jobs if not rows[job].examples]
-        _say_empty([job for job in empty if not dropping.is_filtered(config, rows[job])])
+        _log_empty([job for job in empty if not dropping.is_filtered(config, rows[job])])
         shared = share(output, [rows[job] for job in jobs])
         table, dropped = dropping.drop(config, shared)
         write_dataset(output, table, model, vocabulary.size, command, dropped)
@@ -101,7 +102,7 @@ def prepare(
         remove_folder(output / prepared_format.PARTS_FOLDER)
     _summarize(table)
     for line in dropping.lines(dropped):
-        _say(line)
+        _log.info(line)
     if problem:
         raise DataError(f"{output}: the data set is complete, but {problem}")
     return table
@@ -150,14 +151,14 @@ def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
     )
 
 
-def _say_empty(jobs: Sequence[Job]) -> None:
+def _log_empty(jobs: Sequence[Job]) -> None:
     """Reports the tasks and splits that are omitted because they are empty."""
     for split, why in (
         ("train", "Skipped tasks, whose files have no unit in common"),
         (held_out.VALIDATION, "Tasks without held-out units"),
     ):
         if names := sorted({job.name for job in jobs if job.split == split}):
-            _say(f"{why}: {', '.join(names)}")
+            _log.info(f"{why}: {', '.join(names)}")
 
 
 # --- Overlap with evaluation text ---
@@ -176,7 +177,7 @@ def _report_overlap(config: PrepareConfig, jobs: Sequence[Job]) -> str:
     content = json.dumps({"folder": config.check_overlap, **overlaps.to_json()}, indent=1) + "\n"
     replace_file(as_path(config.output) / OVERLAP_FILE, content.encode())
     for line in (*overlaps.lines(), *evaluation.warnings()):
-        _say(line)
+        _log.info(line)
     return evaluation.problem()
 
 
@@ -197,13 +198,13 @@ def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]
     """Returns the rows of finished jobs, in the order of the jobs."""
     shared, problems = shared_tasks(output)
     for problem in problems:
-        _say(f"Tasks that share a file are prepared again: {problem}")
+        _log.info(f"Tasks that share a file are prepared again: {problem}")
 
     def row_of(job: Job) -> prepared.TaskInfo | None:
         try:
             row = finished_task(output, job.name, job.split, job.fingerprint)
         except prepared.PreparedDataError as error:
-            _say(f"Task {job.name} ({job.split}) is prepared again: {error}")
+            _log.info(f"Task {job.name} ({job.split}) is prepared again: {error}")
             return None
         if row is None and (job.name, job.split) in shared:
             row = shared[job.name, job.split]
@@ -279,7 +280,7 @@ def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
         return
     dropped = sorted({name for name, _ in before - {(job.name, job.split) for job in jobs}})
     if dropped:
-        _say(f"Not named by this command, so dropped from the data set: {', '.join(dropped)}")
+        _log.info(f"Not named by this command, so dropped from the data set: {', '.join(dropped)}")
     if before & {(job.name, job.split) for job in pending}:
         file.unlink()
 
@@ -336,12 +337,8 @@ def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
         rows = [row for row in table if row.kind == kind]
         if rows:
             examples, tokens = sum(r.examples for r in rows), sum(r.tokens for r in rows)
-            _say(f"{kind}: {len(rows)} tasks, {examples:,} texts, {tokens:,} tokens")
+            _log.info(f"{kind}: {len(rows)} tasks, {examples:,} texts, {tokens:,} tokens")
     for row in table:
         if row.skipped:
             why = ", ".join(f"{n:,} {reason}" for reason, n in Counter(row.skipped).most_common())
-            _say(f"skipped in {row.name} ({row.split}): {why}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+            _log.info(f"skipped in {row.name} ({row.split}): {why}")
