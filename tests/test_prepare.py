@@ -200,9 +200,9 @@ def done(monkeypatch):
 
 # File -> the task that has to be made again.
 DAMAGED = {
-    "cc100_sw/train-00000-of-00001.arrayrecord": {"cc100_sw"},
-    "bitext_en_sw/train-lengths.npy": {"bitext_en_sw"},
-    "cc100_en/train.json": {"cc100_en"},
+    "monolingual": {"cc100_en", "cc100_sw"},
+    "lengths": {"bitext_en_sw"},
+    "tasks.json": set(),
     "dataset.json": set(),
     "prepare.json": set(),
     "vocabulary.model": set(),
@@ -213,7 +213,13 @@ DAMAGED = {
 def test_the_same_command_mends_what_is_damaged_and_nothing_else(config, done, capfd, damage):
     prepare(config, "the command")
     before = contents(config.output)
-    for name, tasks in DAMAGED.items():
+    dataset = PreparedDataset.load(config.output)
+    shared = {
+        "monolingual": dataset.task("cc100_sw").shards[0].file,
+        "lengths": dataset.task("bitext_en_sw").lengths.file,
+    }
+    for entry, tasks in DAMAGED.items():
+        name = shared.get(entry, entry)
         path = Path(config.output) / name
         if damage == "changed":
             path.write_bytes(before[name][:-50] + b"#" + before[name][-49:])
@@ -221,7 +227,8 @@ def test_the_same_command_mends_what_is_damaged_and_nothing_else(config, done, c
             path.write_bytes(before[name][:-1])
         else:
             path.unlink()
-        if (name, damage) != ("prepare.json", "gone"):  # a data set without a command has none
+        # A data set without a command has no prepare.json, and one of before no tasks.json.
+        if damage != "gone" or name not in ("prepare.json", "tasks.json"):
             with pytest.raises(PreparedDataError, match=path.name):
                 PreparedDataset.load(config.output).verify()
         done.clear()
@@ -229,15 +236,16 @@ def test_the_same_command_mends_what_is_damaged_and_nothing_else(config, done, c
         prepare(config, "the command")
         assert set(done) == tasks
         said = capfd.readouterr().err
-        for task in tasks if (name, damage) != ("cc100_en/train.json", "gone") else ():
-            assert f"Task {task} (train) is prepared again: {path}" in said
+        who = "Task bitext_en_sw (train) is" if len(tasks) == 1 else "2 tasks that share it are"
+        assert (f"{who} prepared again: {path}" in said) == bool(tasks)
         assert contents(config.output) == before
 
 
 def test_a_description_that_is_damaged_or_lacks_files_is_not_prepared(config):
     prepare(config)
     before = contents(config.output)
-    for name in ("dataset.json", "prepare.json", "cc100_sw/train-00000-of-00001.arrayrecord"):
+    shard = PreparedDataset.load(config.output).task("cc100_sw").shards[0].file
+    for name in ("dataset.json", "prepare.json", shard):
         path = Path(config.output) / name
         assert settings.is_prepared(config)
         path.write_bytes(before[name][:-1])

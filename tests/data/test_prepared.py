@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from xlme_jax.data import prepared
+from xlme_jax.data.prepared.finished import recorded_tasks
+from xlme_jax.data.prepared.format import content_problems
 from xlme_jax.data.prepared.writer import (
     BitextWriter,
     MonolingualWriter,
-    finished_task,
     merge_parts,
     write_dataset,
 )
@@ -157,24 +158,26 @@ def test_a_finished_task_is_recognised_until_it_changes(tmp_path):
         writer = BitextWriter(tmp_path, "en-fr", ["en", "fr"], VOCABULARY, fingerprint=fingerprint)
         return fill(writer, [[0, 5, 2, 6, 2]])
 
-    assert finished_task(tmp_path, "en-fr", fingerprint="a") is None
+    key = "en-fr", "train"
+    assert recorded_tasks(tmp_path, {key: "a"}) == ({}, [])
     row = write("a")
-    assert finished_task(tmp_path, "en-fr", fingerprint="a") == row
-    assert finished_task(tmp_path, "en-fr", fingerprint="b") is None
+    assert recorded_tasks(tmp_path, {key: "a"}) == ({key: row}, [])
+    assert recorded_tasks(tmp_path, {key: "b"}) == ({}, [])
     write("b")
-    assert finished_task(tmp_path, "en-fr", fingerprint="a") is None
+    assert recorded_tasks(tmp_path, {key: "a"}) == ({}, [])
     row = write("a")
     for file in (row.shards[0], row.lengths):
         path = tmp_path / file.file
         content = path.read_bytes()
         path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
-        with pytest.raises(prepared.PreparedDataError, match=f"{path.name} is damaged"):
-            finished_task(tmp_path, "en-fr", fingerprint="a")
+        assert content_problems(tmp_path, row.files) == {
+            file.file: f"{path} is damaged (SHA-256 differs)"
+        }
         path.write_bytes(content)
     path = tmp_path / "en-fr" / "train.json"
     path.write_text(path.read_text().replace('"examples": 1', '"examples": 2'))
-    with pytest.raises(prepared.PreparedDataError, match=r"train\.json was changed"):
-        finished_task(tmp_path, "en-fr", fingerprint="a")
+    rows, (problem,) = recorded_tasks(tmp_path, {key: "a"})
+    assert not rows and "train.json was changed" in problem
 
 
 def test_an_interrupted_writer_leaves_nothing_that_looks_complete(tmp_path):

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 
 from xlme_jax.data import prepared
 from xlme_jax.data.benchmarks.examples import IGNORED
+from xlme_jax.data.prepared.finished import recorded_tasks
 from xlme_jax.data.prepared.format import LABELS, TaskInfo
 from xlme_jax.data.prepared.writer import (
     LabelledWriter,
     MonolingualWriter,
-    finished_task,
     merge_parts,
     write_dataset,
 )
@@ -104,8 +104,9 @@ def test_parts_and_groups_do_not_change_the_files(tmp_path_factory, labels, leng
     write_dataset(directory, [joined], model, VOCABULARY)
     data = prepared.PreparedDataset.load(directory)
     assert as_lists(data.read_labelled(joined, np.arange(len(flat)))) == flat
-    assert finished_task(directory, "c") == joined
-    assert finished_task(directory, "c", fingerprint="other") is None
+    key = "c", "train"
+    assert recorded_tasks(directory, {key: ""}) == ({key: joined}, [])
+    assert recorded_tasks(directory, {key: "other"}) == ({}, [])
 
 
 def test_the_bits_of_a_score_survive(tmp_path):
@@ -157,7 +158,10 @@ def test_rows_of_other_kinds_are_as_they_were(tmp_path):
     writer = MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY)
     writer.add([0, 5, 2])
     row = writer.close()
-    assert set(row.to_json()) == {f.name for f in dataclasses.fields(TaskInfo)} - {"labels"}
+    assert set(row.to_json()) == {f.name for f in dataclasses.fields(TaskInfo)} - {
+        "labels",
+        "shard_digests",
+    }
     writer = LabelledWriter(tmp_path, "xnli", ["en"], VOCABULARY, labels="one")
     writer.add([0, 5, 2], [1])
     row = writer.close()

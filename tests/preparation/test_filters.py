@@ -80,7 +80,7 @@ def content(output):
     """Returns the shards, and the rows and dropped tasks of `dataset.json`."""
     names = {
         str(file.relative_to(output)): file.read_bytes()
-        for pattern in ("*/*.arrayrecord", "*/*.npy")
+        for pattern in ("*.arrayrecord", "*.npy")
         for file in Path(output).glob(pattern)
     }
     written = json.loads((Path(output) / "dataset.json").read_text())

@@ -4,7 +4,7 @@ import pytest
 from raw_text import write_raw
 
 from xlme_jax.api import load_tasks, prepare
-from xlme_jax.data.prepared import PreparedDataset, shared
+from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.preparation import preparing, tokenizing
 from xlme_jax.preparation.prepare_config import PrepareConfig
 
@@ -16,7 +16,6 @@ LANGUAGES = ("et", "fr", "ru", "sw", "zu")
 @pytest.fixture
 def prepared_again(tmp_path, monkeypatch):
     """Returns the raw text, and a function that prepares it and returns {prepared tasks}."""
-    monkeypatch.setattr(shared, "FEW_TASKS", 3)
     files = {
         f"pairs/en-{language}.tsv": "".join(f"House {i}.\t{language} {i}.\n" for i in range(4))
         for language in LANGUAGES
@@ -53,7 +52,7 @@ def test_only_what_changed_or_is_damaged_is_prepared_again(prepared_again, tmp_p
     every = {f"bitext_en_{language}" for language in LANGUAGES}
     assert again() == every
     whole = content()
-    assert not [path for path in output.iterdir() if path.is_dir()] and len(whole) == 3
+    assert not [path for path in output.iterdir() if path.is_dir()] and len(whole) == 2
     assert all(task.is_shared for task in PreparedDataset.load(output).tasks)
     assert again() == set() and content() == whole
     path = next(output.glob("shared-*.arrayrecord"))
@@ -75,7 +74,7 @@ def test_only_what_changed_or_is_damaged_is_prepared_again(prepared_again, tmp_p
         "bitext_en_sw": 1,
         "bitext_en_yo": 1,
     }
-    assert len(content()) == 3 and not content().keys() & (whole.keys() - {"shared.json"})
+    assert len(content()) == 2 and not content().keys() & (whole.keys())
     assert not [path for path in output.iterdir() if path.is_dir()]
 
 

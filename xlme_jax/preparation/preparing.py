@@ -11,7 +11,6 @@ TensorFlow is imported only for tasks that `sources.needs_seqio` names.
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import itertools
 import json
@@ -23,9 +22,10 @@ from pathlib import Path
 
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.prepared import format as prepared_format
+from xlme_jax.data.prepared.finished import record_tasks, recorded_tasks, remove_unused
 from xlme_jax.data.prepared.format import unseal_rows
-from xlme_jax.data.prepared.shared import remove_unused, share, shared_tasks
-from xlme_jax.data.prepared.writer import finished_task, merge_parts, write_dataset
+from xlme_jax.data.prepared.shared import share
+from xlme_jax.data.prepared.writer import merge_parts, write_dataset
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.vocabulary import (
@@ -94,6 +94,7 @@ def prepare(
         empty = [job for job in jobs if not rows[job].examples]
         _log_empty([job for job in empty if not dropping.is_filtered(config, rows[job])])
         shared = share(output, [rows[job] for job in jobs])
+        record_tasks(output, shared)
         table, dropped = dropping.drop(config, shared)
         write_dataset(output, table, model, vocabulary.size, command, dropped)
         remove_unused(output, shared)
@@ -196,32 +197,27 @@ def _training_text(
 
 def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
     """Returns the rows of finished jobs, in the order of the jobs."""
-    shared, problems = shared_tasks(output)
+    fingerprints = {(job.name, job.split): job.fingerprint for job in jobs}
+    rows, problems = recorded_tasks(output, fingerprints)
     for problem in problems:
-        _log.info(f"Tasks that share a file are prepared again: {problem}")
-
-    def row_of(job: Job) -> prepared.TaskInfo | None:
-        try:
-            row = finished_task(output, job.name, job.split, job.fingerprint)
-        except prepared.PreparedDataError as error:
-            _log.info(f"Task {job.name} ({job.split}) is prepared again: {error}")
-            return None
-        if row is None and (job.name, job.split) in shared:
-            row = shared[job.name, job.split]
-            row = row if row.fingerprint == job.fingerprint else None
-        return row if row and (row.examples or job.may_be_empty) else None
-
-    rows = {}
+        _log.info(f"Tasks that no other file lists are prepared again: {problem}")
+    files = prepared_format.stored_files(file for row in rows.values() for file in row.files)
     # In threads and with a bar, because all finished files are read. Short checks show no bar.
-    with (
-        concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool,
-        worker_pool.open_bar(desc="check", unit="task", total=len(jobs), delay=5) as bar,
-    ):
-        for job, row in zip(jobs, pool.map(row_of, jobs)):
-            bar.update()
-            if row:
-                rows[job] = row
-    return rows
+    with worker_pool.open_bar(desc="check", unit="file", total=len(files), delay=5) as bar:
+        damage = prepared_format.content_problems(output, files, report_file=bar.update)
+    bad = {
+        key: [file.file for file in row.files if file.file in damage] for key, row in rows.items()
+    }
+    for file, problem in damage.items():
+        names = [f"{name} ({split})" for (name, split), in_row in bad.items() if file in in_row]
+        who = f"Task {names[0]} is" if len(names) == 1 else f"{len(names)} tasks that share it are"
+        _log.info(f"{who} prepared again: {problem}")
+    finished = {}
+    for job in jobs:
+        key = job.name, job.split
+        if key in rows and not bad[key] and (rows[key].examples or job.may_be_empty):
+            finished[job] = rows[key]
+    return finished
 
 
 def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:

@@ -498,7 +498,7 @@ def _fingerprint(
     window_draws: int,
 ) -> str:
     """Returns a short digest of everything that determines the order of a stream's rows."""
-    shards = [shard.sha256 for task in tasks for shard in task.shards]
+    shards = [digest for task in tasks for digest in task.digests]
     shape = (stream.name, stream.kind, stream.length, repr(stream.alpha), window_draws)
     # Only values that differ from the default: positions saved before these fields existed remain
     # valid.

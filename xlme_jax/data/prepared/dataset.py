@@ -17,14 +17,14 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from xlme_jax.data.prepared.format import (
     DATASET_FILE,
+    EARLIER_TASKS_FILE,
     SETTINGS_FILE,
-    SHARED_FILE,
+    TASKS_FILE,
     FileInfo,
     PreparedDataError,
     PreparedDataMissing,
@@ -191,12 +191,12 @@ class PreparedDataset:
           PreparedDataError: Files are damaged; the message names them.
         """
         files = [file for file in self._share(part, parts) if file.file not in self._verified]
-        problems = content_problems(self.directory, files, threads)
-        for name, read in ((SETTINGS_FILE, unseal), (SHARED_FILE, unseal_rows)):
+        problems = list(content_problems(self.directory, files, threads).values())
+        for name in (SETTINGS_FILE, TASKS_FILE, EARLIER_TASKS_FILE) if part == 0 else ():
             path = self.directory / name
-            if part == 0 and path.is_file():
+            if path.is_file():
                 try:
-                    read(path.read_bytes())
+                    (unseal if name == SETTINGS_FILE else unseal_rows)(path.read_bytes())
                 except (OSError, ValueError, KeyError) as error:
                     problems.append(f"{path} {error}")
         if problems:
@@ -204,29 +204,20 @@ class PreparedDataset:
         return sum(file.bytes for file in files)
 
     def files(self) -> list[FileInfo]:
-        """Returns all files whose checksums `dataset.json` covers."""
-        return [file for part in (self._data_files(), self._row_files()) for file in part]
-
-    def _data_files(self) -> list[FileInfo]:
         """Returns shards, lengths and vocabulary, largest first."""
         files = stored_files(file for task in self.tasks for file in task.files)
         return sorted([*files, self._vocabulary], key=lambda file: (-file.bytes, file.file))
-
-    def _row_files(self, part: int = 0, parts: int = 1) -> list[FileInfo]:
-        return [task.row_file for task in self.tasks[part::parts] if not task.is_shared]
 
     def _share(self, part: int, parts: int) -> list[FileInfo]:
         # Each file goes to the part with the fewest bytes so far: the same in every process.
         loads = [(0, number) for number in range(parts)]
         share = []
-        for file in self._data_files():
+        for file in self.files():
             load, number = loads[0]
             heapq.heapreplace(loads, (load + file.bytes, number))
             if number == part:
                 share.append(file)
-        # Only this part's rows, because their checksums are computed from `dataset.json`; the last
-        # parts first, as they have the smallest files.
-        return share + self._row_files(parts - 1 - part, parts)
+        return share
 
     def reader(self, tasks: Sequence[TaskInfo]) -> TaskReader:
         """Returns a reader of many tasks of one kind, far faster than reading them one by one."""
@@ -362,10 +353,5 @@ def _split(ids: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
 
 def _identify(tasks: Sequence[TaskInfo], vocabulary_digest: str) -> str:
     """Returns the SHA-256 of what training reads, independent of preparation times and folders."""
-
-    def identity(shard: FileInfo) -> Any:
-        part = (shard.sha256, shard.first, shard.records)
-        return shard.sha256 if shard.first is None else part
-
-    rows = [(task.name, task.kind, task.split, [*map(identity, task.shards)]) for task in tasks]
+    rows = [(task.name, task.kind, task.split, task.identity) for task in tasks]
     return hashlib.sha256(json.dumps([vocabulary_digest, rows]).encode()).hexdigest()

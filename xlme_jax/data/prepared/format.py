@@ -5,23 +5,25 @@ Layout (all paths relative to the data set's folder):
     dataset.json                                   vocabulary and one row per task; written last
     prepare.json                                   settings and command of the preparation, if any
     vocabulary.model                               copy of the vocabulary that defines the ids
+    tasks.json                                     rows of all finished tasks, to resume from
     <task>/<split>-00000-of-00002.arrayrecord      token ids, little-endian, 2 or 4 bytes each
     <task>/<split>-lengths.npy                     tokens per record; not for monolingual tasks
-    <task>/<split>.json                            row of a finished task; written last
-    shared-<digest>.arrayrecord                    records of many small tasks, one after the other
+    shared-<digest>.arrayrecord                    records of small tasks, one after the other
     shared-<digest>-lengths.npy                    their lengths
-    shared.json                                    rows of the finished tasks in shared files
+    <task>/<split>.json                            row of a task that is finished since tasks.json
 
 - Monolingual: the running text `<s> document </s> <s> document </s> ...`, split into pages of
   `PAGE_TOKENS`, one page per record; the last page of a shard may be shorter.
 - Bitext: one record `<s> e </s> f </s>` per pair.
 - Labelled: one record per example, its token ids followed by its labels (int32, little-endian):
   `data.benchmarks.examples.Features`.
-- Small tasks share files if there are many of them (`shared`): a shard takes 128 KiB and a call to
-  open it, however few records it has.
+- Small tasks share files (`shared`): a shard takes 128 KiB and a call to open it, however few
+  records it has. A task is written to files of its own first, as preparation may be interrupted.
+- Earlier versions let small tasks share files only if they were more than a thousand, listed those
+  in `shared.json` instead of `tasks.json`, and kept the rows of the others beside their shards.
 
 All changes are detected: JSON files contain a checksum of themselves (`seal`), and `dataset.json`
-lists the SHA-256 of all other files.
+lists the SHA-256 of all files that training reads.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import hashlib
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,10 +51,12 @@ BUCKET_THREADS = 32  # Each request waits tens of milliseconds.
 PAGE_TOKENS = 4096
 DATASET_FILE = "dataset.json"
 SETTINGS_FILE = "prepare.json"
-SHARED_FILE = "shared.json"
+TASKS_FILE = "tasks.json"
+EARLIER_TASKS_FILE = "shared.json"
+SHARED_PREFIX = "shared-"  # Of files that tasks share.
 PARTS_FOLDER = ".parts"  # Of files in progress; deleted with all that is left in it.
 VOCABULARY_FILE = "vocabulary.model"
-SHARED_HEADER = 128  # Bytes of the .npy header of lengths that tasks share.
+LENGTHS_HEADER = 128  # Bytes of the .npy header of files of lengths.
 # {kind of task: number of languages}.
 KINDS = {"monolingual": 1, "bitext": 2, "labelled": 1}
 # Number of labels of a labelled example; 0 means one per token.
@@ -132,6 +136,8 @@ class TaskInfo:
       skipped: {reason: number of skipped examples}.
       fingerprint: Identifies text, vocabulary and options; set by the caller of the writer.
       labels: Labels of an example, a key of `LABELS`; empty unless the task is labelled.
+      shard_digests: SHA-256 of the shards of its own that a task in a shared file was copied from;
+        empty if it was copied by an earlier version.
     """
 
     name: str
@@ -147,6 +153,7 @@ class TaskInfo:
     skipped: dict[str, int] = dataclasses.field(default_factory=dict)
     fingerprint: str = ""
     labels: str = ""
+    shard_digests: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not TASK_NAME.fullmatch(_string("name", self.name)):
@@ -155,8 +162,8 @@ class TaskInfo:
             raise ValueError(f"kind = {self.kind!r} does not match languages = {self.languages}")
         if (_string("labels", self.labels) in LABELS) != (self.kind == "labelled"):
             raise ValueError(f"kind = {self.kind!r} does not match labels = {self.labels!r}")
-        for text in (self.split, self.fingerprint, *self.languages):
-            _string("split, fingerprint or language", text)
+        for text in (self.split, self.fingerprint, *self.languages, *self.shard_digests):
+            _string("split, fingerprint, language or digest", text)
         for field in ("examples", "tokens", "shortest", "longest"):
             _count(field, getattr(self, field))
         if sum(shard.tokens for shard in self.shards) != self.tokens:
@@ -185,11 +192,20 @@ class TaskInfo:
         return any(file.first is not None for file in self.files)
 
     @property
-    def row_file(self) -> FileInfo:
-        """Returns the file of the row of a task with its own files; marks it as finished."""
-        text = self.sealed()
-        name = f"{self.name}/{self.split}.json"
-        return FileInfo(name, 0, 0, len(text), hashlib.sha256(text).hexdigest())
+    def digests(self) -> tuple[str, ...]:
+        """Returns the SHA-256 of the shards, before they were copied to a shared file if known."""
+        return self.shard_digests or tuple(shard.sha256 for shard in self.shards)
+
+    @property
+    def identity(self) -> Sequence[Any]:
+        """Returns what identifies the text, independent of the tasks that it shares files with.
+
+        Parts of shared files identify text that an earlier version copied there.
+        """
+        if self.is_shared and not self.shard_digests:
+            shard = self.shards[0]
+            return [(shard.sha256, shard.first, sum(part.records for part in self.shards))]
+        return self.digests
 
     def sealed(self) -> bytes:
         """Returns the content of the row's file."""
@@ -200,11 +216,15 @@ class TaskInfo:
         row = {
             **vars(self),
             "languages": list(self.languages),
+            "shard_digests": list(self.shard_digests),
             "shards": [shard.to_json() for shard in self.shards],
             "lengths": self.lengths and self.lengths.to_json(),
         }
-        if not self.labels:  # Keeps the bytes of rows that were written before labels existed.
+        # Keeps the bytes of rows that were written before these fields existed.
+        if not self.labels:
             del row["labels"]
+        if not self.shard_digests:
+            del row["shard_digests"]
         return row
 
     @classmethod
@@ -218,6 +238,7 @@ class TaskInfo:
                     "languages": tuple(row["languages"]),
                     "shards": tuple(FileInfo(**shard) for shard in row["shards"]),
                     "lengths": None if lengths is None else FileInfo(**lengths),
+                    "shard_digests": tuple(row.get("shard_digests", ())),
                     "skipped": {_string("skipped", why): n for why, n in row["skipped"].items()},
                 }
             )
@@ -347,8 +368,11 @@ def _content_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
 
 
 def content_problems(
-    directory: pathlib.Path, files: Iterable[FileInfo], threads: int | None = 1
-) -> list[str]:
+    directory: pathlib.Path,
+    files: Iterable[FileInfo],
+    threads: int | None = None,
+    report_file: Callable[[], object] = lambda: None,
+) -> dict[str, str]:
     """Checks sizes and SHA-256 of files, in a pool of threads (hashing releases the GIL).
 
     Args:
@@ -356,15 +380,23 @@ def content_problems(
       files: Files to check.
       threads: Files checked in parallel; None for the number of cores, 16 at most, or 32 in a
         bucket, where each request waits.
+      report_file: Called after each file.
 
     Returns:
-      One line per bad file.
+      {bad file: line that names it and the problem}.
     """
+    problems = {}
     if threads is None:
         threads = BUCKET_THREADS if is_bucket(directory) else min(os.cpu_count() or 1, 16)
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        problems = pool.map(lambda file: _content_problem(directory, file), files)
-        return [problem for problem in problems if problem]
+        files = list(files)
+        for file, problem in zip(
+            files, pool.map(functools.partial(_content_problem, directory), files)
+        ):
+            report_file()
+            if problem:
+                problems[file.file] = problem
+    return problems
 
 
 def damaged(problems: Sequence[str], command: str) -> PreparedDataError:

@@ -24,8 +24,8 @@ from array_record.python import array_record_module
 
 from xlme_jax.data.prepared.format import (
     LABELS,
+    LENGTHS_HEADER,
     PAGE_TOKENS,
-    SHARED_HEADER,
     FileInfo,
     PreparedDataError,
     TaskInfo,
@@ -89,14 +89,13 @@ class ExampleLengths:
     kills the process with SIGBUS.
     """
 
-    def __init__(self, path: pathlib.Path, info: FileInfo):
+    def __init__(self, path: pathlib.Path):
         self._content = path.read_bytes() if is_bucket(path) else None
         self._file = None if self._content else path.open("rb")
-        self._start = _header_bytes(info)
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         """Returns uint16[N]; raises OSError or ValueError if they cannot be read."""
-        offsets = (self._start + 2 * indices).tolist()
+        offsets = (LENGTHS_HEADER + 2 * indices).tolist()
         if self._file is None:
             assert self._content is not None
             read = b"".join([self._content[offset : offset + 2] for offset in offsets])
@@ -105,11 +104,6 @@ class ExampleLengths:
         if len(read) != 2 * len(indices):
             raise ValueError("the file is truncated")
         return np.frombuffer(read, "<u2")
-
-
-def _header_bytes(lengths: FileInfo) -> int:
-    """Returns the size of the header of the .npy format."""
-    return SHARED_HEADER if lengths.first is not None else lengths.bytes - 2 * lengths.records
 
 
 class OpenFiles:
@@ -131,9 +125,7 @@ class OpenFiles:
         self._command = command
         limit = _file_limit(files)
         self.shards = _Cache(self._open_shard, limit)
-        self.lengths = _Cache(
-            lambda file: ExampleLengths(self.locate(file), file), max(limit // 4, 1)
-        )
+        self.lengths = _Cache(lambda file: ExampleLengths(self.locate(file)), max(limit // 4, 1))
         self.threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "read")
 
     def error(self, problem: str) -> PreparedDataError:
@@ -276,7 +268,7 @@ class TaskReader:
             for task in tasks:
                 part = self.tasks[task].lengths
                 assert part is not None, f"{self.tasks[task].name} is running text"
-                start = _header_bytes(part) + 2 * (part.first or 0)
+                start = LENGTHS_HEADER + 2 * (part.first or 0)
                 if len(content) < start + 2 * part.records:
                     raise ValueError("the file is truncated")
                 lengths.append(np.frombuffer(content, "<u2", part.records, start))

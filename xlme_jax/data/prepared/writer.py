@@ -33,12 +33,9 @@ from xlme_jax.data.prepared.format import (
     TASK_NAME,
     VOCABULARY_FILE,
     FileInfo,
-    PreparedDataError,
     TaskInfo,
-    content_problems,
     seal_rows,
     token_dtype,
-    unseal,
 )
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.storage.files import copy_file, remove_folder, replace_file
@@ -88,7 +85,7 @@ class TaskWriter:
       max_length_ratio: Pairs are skipped if one text has more than this many times the tokens of
         the other; None: no limit (bitext only).
       fingerprint: Identifies the sources of the task (text, vocabulary, options), so that
-        `finished_task` can distinguish an up-to-date task from a stale one.
+        `finished.recorded_tasks` can distinguish an up-to-date task from a stale one.
     """
 
     kind = ""
@@ -426,31 +423,6 @@ def _join_lengths(
         return dataclasses.replace(parts[0].lengths, file=name)
     joined = np.concatenate([_load_lengths(directory, part) for part in parts])
     return dataclasses.replace(_save_lengths(path, joined), file=name)
-
-
-def finished_task(
-    directory: str | os.PathLike[str], name: str, split: str = "train", fingerprint: str = ""
-) -> TaskInfo | None:
-    """Returns the row of a task that an earlier run finished from the same sources, or None.
-
-    Resuming a preparation relies on it.
-
-    Raises:
-      PreparedDataError: The task is finished but one of its files is damaged.
-    """
-    directory = as_path(directory)
-    path = directory / name / f"{split}.json"
-    try:
-        info = TaskInfo.from_json(unseal(path.read_bytes()).get("task"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise PreparedDataError(f"{path} {error}") from error
-    if info.fingerprint != fingerprint:
-        return None
-    if problems := content_problems(directory, info.files):
-        raise PreparedDataError("; ".join(problems))
-    return info
 
 
 def write_dataset(

@@ -1,0 +1,125 @@
+"""Tasks that earlier runs of a preparation finished, from which it goes on.
+
+A task is finished when its row is written beside its shards. When all are, `tasks.json` takes the
+rows in; files that no row names are deleted after `dataset.json` is written, so that the data set
+can be read, and an interrupted preparation be continued, at any moment.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from xlme_jax.data.prepared.format import (
+    BUCKET_THREADS,
+    DATASET_FILE,
+    EARLIER_TASKS_FILE,
+    SHARED_PREFIX,
+    TASKS_FILE,
+    TaskInfo,
+    seal_rows,
+    unseal,
+    unseal_rows,
+)
+from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.paths import as_path, is_bucket
+
+# (name, split)
+Key = tuple[str, str]
+
+
+def recorded_tasks(
+    directory: str | os.PathLike[str], fingerprints: Mapping[Key, str]
+) -> tuple[dict[Key, TaskInfo], list[str]]:
+    """Returns the rows of finished tasks; their files may be damaged (`format.content_problems`).
+
+    Args:
+      directory: Folder of the data set.
+      fingerprints: Fingerprint of each task; rows with another one are stale.
+
+    Returns:
+      The rows by (name, split), and one line for each damaged file of rows.
+    """
+    directory = as_path(directory)
+    tables, problems = _tables(directory)
+    rows = {key: row for key, row in tables.items() if row.fingerprint == fingerprints.get(key)}
+    missing = [key for key in fingerprints if key not in rows]
+    with concurrent.futures.ThreadPoolExecutor(BUCKET_THREADS) as pool:
+        read = pool.map(functools.partial(_row_beside_shards, directory), missing)
+        for key, (row, problem) in zip(missing, read):
+            if row is not None and row.fingerprint == fingerprints[key]:
+                rows[key] = row
+            problems += [problem] if problem else []
+    return rows, problems
+
+
+def record_tasks(directory: str | os.PathLike[str], tasks: Sequence[TaskInfo]) -> None:
+    """Writes the rows of all finished tasks to `tasks.json`.
+
+    Large tasks that are not named this time stay in it, so that they can be named again.
+
+    Args:
+      directory: Folder of the data set.
+      tasks: Rows of all tasks and splits, also of those that `dataset.json` leaves out.
+    """
+    directory = as_path(directory)
+    rows = {key: row for key, row in _tables(directory)[0].items() if not row.is_shared}
+    rows |= {(task.name, task.split): task for task in tasks}
+    replace_file(directory / TASKS_FILE, seal_rows({}, [row for _, row in sorted(rows.items())]))
+
+
+def remove_unused(directory: str | os.PathLike[str], tasks: Sequence[TaskInfo]) -> None:
+    """Deletes rows that `tasks.json` has, files that were copied to shared ones, and unused ones.
+
+    To be called when `tasks.json` and `dataset.json` are written.
+
+    Args:
+      directory: Folder of the data set.
+      tasks: Rows of all tasks and splits, also of those that `dataset.json` leaves out.
+    """
+    directory = as_path(directory)
+    used = {file.file for task in tasks for file in task.files}
+    names = {path.name for path in directory.iterdir()}
+    for name in names - used:
+        if name.startswith(SHARED_PREFIX) or name == EARLIER_TASKS_FILE:
+            (directory / name).unlink()
+    for task in tasks:
+        if task.name not in names:
+            continue
+        folder = directory / task.name
+        (folder / f"{task.split}.json").unlink(missing_ok=True)
+        for file in folder.glob(f"{task.split}-*") if task.is_shared else ():
+            file.unlink()
+        if not is_bucket(folder):
+            with contextlib.suppress(OSError):  # It has shards of the task or of another split.
+                folder.rmdir()
+
+
+def _tables(directory: pathlib.Path) -> tuple[dict[Key, TaskInfo], list[str]]:
+    """Returns the rows of all tables, the newest of each task, and one line for a damaged table."""
+    rows: dict[Key, TaskInfo] = {}
+    problems = []
+    for name in (DATASET_FILE, EARLIER_TASKS_FILE, TASKS_FILE):
+        try:
+            table = unseal_rows((directory / name).read_bytes())[1]
+            rows |= {(row.name, row.split): row for row in map(TaskInfo.from_json, table)}
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError) as error:
+            problems.append(f"{directory / name} {error}")
+    return rows, problems
+
+
+def _row_beside_shards(directory: pathlib.Path, key: Key) -> tuple[TaskInfo | None, str]:
+    """Returns the row of a task that is finished since `tasks.json`, or why it is damaged."""
+    path = directory / key[0] / f"{key[1]}.json"
+    try:
+        return TaskInfo.from_json(unseal(path.read_bytes()).get("task")), ""
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, ValueError) as error:
+        return None, f"{path} {error}"
