@@ -3,6 +3,8 @@
 import dataclasses
 import datetime
 import doctest
+import hashlib
+import importlib.metadata
 import itertools
 import re
 import subprocess
@@ -31,6 +33,26 @@ def one_kind(kind, languages=SIX_SCRIPTS, **fields):
 
 
 # --- Same everywhere, any part alone ---
+
+
+# {version: digest of its texts}
+DIGESTS = {1: "83595491d58db8003be850e253174a245cb6a2bb8cda1fddd0e9597db42b5b3f"}
+
+
+def test_the_texts_are_those_of_their_version():
+    if (babel := importlib.metadata.version("babel")) != "2.19.0":
+        pytest.skip(f"the digest is of texts with Babel 2.19.0, here is {babel}")
+    digest = hashlib.sha256()
+    for language in LANGUAGES:
+        config = CldrConfig((language,), kinds=corpus.available_kinds((language,)))
+        for text in documents(config, language, "train", 4):
+            digest.update(text.encode())
+    for split in corpus.SPLITS:
+        for pair in pairs(CldrConfig(("en", "sw")), "en", "sw", split, 50):
+            digest.update(repr(pair).encode())
+        for phrase in phrases(ALL_KINDS, split, 50):
+            digest.update(repr(phrase).encode())
+    assert digest.hexdigest() == DIGESTS[corpus.VERSION], "raise VERSION and add its digest here"
 
 
 def test_any_part_of_the_corpus_can_be_made_alone():

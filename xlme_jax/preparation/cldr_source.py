@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import itertools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from xlme_jax.data import cldr
@@ -115,20 +113,10 @@ def find_cldr(corpus: CldrCorpus) -> list[TextTask]:
 
 
 def _shard(corpus: CldrCorpus, read: _Read, split: str, count: int) -> Shard:
-    return Shard(
-        split,
-        functools.partial(read, split, count),
-        key=f"{corpus} {count} {_generator_digest()}",
-    )
-
-
-@functools.cache
-def _generator_digest() -> str:
-    """Returns a digest of the generator's code and data, so that versions are never mixed."""
-    digest = hashlib.sha256(importlib.metadata.version("babel").encode())
-    for file in sorted(Path(cldr.__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+    # Texts of several versions of the generator or of its data are never mixed.
+    babel = importlib.metadata.version("babel")
+    key = f"{corpus} {count} Babel {babel} version {cldr.VERSION}"
+    return Shard(split, functools.partial(read, split, count), key=key)
 
 
 def _texts(corpus: CldrCorpus) -> list[LanguageText]:

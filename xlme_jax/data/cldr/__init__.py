@@ -2,6 +2,7 @@
 
 from xlme_jax.data.cldr.corpus import (
     KINDS,
+    VERSION,
     CldrConfig,
     Phrase,
     available_kinds,
@@ -13,6 +14,7 @@ from xlme_jax.data.cldr.phrasing import WITHOUT_CLDR, Message, Speaker
 
 __all__ = [
     "KINDS",
+    "VERSION",
     "WITHOUT_CLDR",
     "CldrConfig",
     "Message",

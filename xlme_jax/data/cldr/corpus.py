@@ -45,6 +45,7 @@ __all__ = [
     "LANGUAGES",
     "SPLITS",
     "UNSPACED",
+    "VERSION",
     "WITHOUT_CLDR",
     "CldrConfig",
     "Phrase",
@@ -67,6 +68,9 @@ KINDS: tuple[str, ...] = (
     "currency_list",
     "list",
 )
+VERSION = 1
+"""Version of the texts: raise it with every change of a text, so that data are prepared again."""
+
 SPLITS: tuple[str, ...] = ("train", "validation")
 UNSPACED: frozenset[str] = frozenset({"ja", "km", "lo", "my", "th", "zh", "zh-Hant"})
 """Languages written without spaces between words; in these, each character is a token."""
