@@ -43,6 +43,18 @@ from xlme_jax.data.token_ids import EOS_ID
 from xlme_jax.storage.paths import as_path, is_bucket
 
 
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pauses the garbage collector, which would look at a million new objects again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 @dataclasses.dataclass(frozen=True)
 class Records:
     """Sequence of a task's records (examples or pages); also a Grain data source."""
@@ -88,6 +100,7 @@ class PreparedDataset:
         self._verified: frozenset[str] = frozenset()
 
     @classmethod
+    @_without_collections()
     def load(cls, directory: str | os.PathLike[str]) -> PreparedDataset:
         """Reads `dataset.json` and checks that every file exists with its recorded size.
 
@@ -98,11 +111,7 @@ class PreparedDataset:
           PreparedDataMissing: There is no `dataset.json`.
           PreparedDataError: `dataset.json` is damaged, or a file is missing or truncated.
         """
-        with _without_collections():
-            return cls._load(as_path(directory))
-
-    @classmethod
-    def _load(cls, directory: pathlib.Path) -> PreparedDataset:
+        directory = as_path(directory)
         path = directory / DATASET_FILE
         if not path.is_file():
             raise PreparedDataMissing(directory)
@@ -332,18 +341,6 @@ class PreparedDataset:
         """
         starts = np.asarray(starts, np.int64)
         return _split(*self._reader_of(task).read_text(np.zeros_like(starts), starts, length))
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Pauses the garbage collector, which would look at a million new objects again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _split(ids: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:

@@ -223,13 +223,12 @@ class TaskReader:
         return lengths
 
     def _lengths_path(self, task: TaskInfo) -> pathlib.Path:
-        assert task.lengths is not None, f"{task.name} is running text"
-        return self._files.directory / task.lengths.file
+        return self._files.directory / _lengths_of(task).file
 
     def _read_lengths(self, task: TaskInfo, examples: np.ndarray) -> np.ndarray:
-        assert task.lengths is not None, f"{task.name} is running text"
+        lengths = _lengths_of(task)
         try:
-            return self._files.lengths[task.lengths][examples + (task.lengths.first or 0)]
+            return self._files.lengths[lengths][examples + (lengths.first or 0)]
         except (OSError, ValueError) as error:
             raise self._files.error(
                 f"{self._lengths_path(task)} cannot be read: {error}"
@@ -243,14 +242,13 @@ class TaskReader:
             return self._kept
 
     def _load_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        sizes = np.array([2 * t.lengths.records if t.lengths else 0 for t in self.tasks], np.int64)
+        sizes = np.array([2 * _lengths_of(task).records for task in self.tasks], np.int64)
         order = np.argsort(sizes, kind="stable")
         fits = (sizes[order] <= _SMALL_BYTES) & (np.cumsum(sizes[order]) <= _KEPT_BYTES)
         # Tasks that share a file are read together.
         by_file: dict[str, list[int]] = {}
         for task in order[fits].tolist():
-            lengths = self.tasks[task].lengths
-            by_file.setdefault(lengths.file if lengths else "", []).append(task)
+            by_file.setdefault(_lengths_of(self.tasks[task]).file, []).append(task)
         loaded = self._files.threads.map(self._load_parts, by_file.values())
         starts = np.full(len(self.tasks), -1, np.int64)
         small = [task for tasks in by_file.values() for task in tasks]
@@ -263,11 +261,9 @@ class TaskReader:
         first = self.tasks[tasks[0]]
         path, lengths = self._lengths_path(first), []
         try:
-            assert first.lengths is not None, f"{first.name} is running text"
-            content = self._files.locate(first.lengths).read_bytes()
+            content = self._files.locate(_lengths_of(first)).read_bytes()
             for task in tasks:
-                part = self.tasks[task].lengths
-                assert part is not None, f"{self.tasks[task].name} is running text"
+                part = _lengths_of(self.tasks[task])
                 start = LENGTHS_HEADER + 2 * (part.first or 0)
                 if len(content) < start + 2 * part.records:
                     raise ValueError("the file is truncated")
@@ -293,11 +289,11 @@ class TaskReader:
           PreparedDataError: A shard cannot be read or is damaged.
           IndexError: A record number is out of range.
         """
-        if self.tasks and self.tasks[0].kind == "labelled":
+        if self.tasks[0].kind == "labelled":
             return self.read_labelled(tasks, records)[:2]
         tasks, records = np.asarray(tasks, np.int64), np.asarray(records, np.int64)
         numbers, shards = self._numbers(tasks, records)
-        if self.tasks and self.tasks[0].kind == "bitext":
+        if self.tasks[0].kind == "bitext":
             sizes = self.lengths(tasks, records)
         else:
             sizes = self._page_sizes(numbers, shards)
@@ -459,6 +455,11 @@ class TaskReader:
         # Only the last page of a shard may be short, so within a shard a division finds the page.
         pages = (tokens - _starts(self._token_ends)[shards]) // PAGE_TOKENS
         return _starts(self._record_ends)[shards] + pages
+
+
+def _lengths_of(task: TaskInfo) -> FileInfo:
+    assert task.lengths is not None, f"{task.name} is running text"
+    return task.lengths
 
 
 def _ends(counts: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import io
 import itertools
 import os
 import pathlib
@@ -24,14 +22,13 @@ import numpy as np
 
 from xlme_jax.data.prepared.finished import Key
 from xlme_jax.data.prepared.format import (
-    LENGTHS_HEADER,
     PARTS_FOLDER,
     SHARED_PREFIX,
     FileInfo,
     TaskInfo,
 )
 from xlme_jax.data.prepared.reader import OpenFiles, TaskReader, ranges
-from xlme_jax.data.prepared.writer import open_writer, writing
+from xlme_jax.data.prepared.writer import describe, npy, open_writer, writing
 from xlme_jax.storage.files import copy_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
@@ -116,7 +113,7 @@ def _copy(directory: pathlib.Path, group: Sequence[TaskInfo]) -> list[TaskInfo]:
         writer.close()
         file, lengths_file = _keep(directory, stage, ".arrayrecord"), None
         if lengths:
-            stage.write_bytes(_npy(np.concatenate(lengths)))
+            stage.write_bytes(npy(np.concatenate(lengths)))
             lengths_file = _keep(directory, stage, "-lengths.npy")
     rows, end = [], 0
     for task in group:
@@ -145,21 +142,10 @@ def _stage(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def _keep(directory: pathlib.Path, stage: pathlib.Path, suffix: str) -> FileInfo:
     """Moves a file to its final name, which tells its content."""
-    with stage.open("rb") as file:
-        os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        size = file.tell()
-    name = f"{SHARED_PREFIX}{digest[:16]}{suffix}"
+    file = describe(stage, 0, 0)
+    name = f"{SHARED_PREFIX}{file.sha256[:16]}{suffix}"
     if is_bucket(directory):
         copy_file(stage, directory / name)
     else:
         shutil.move(stage, directory / name)
-    return FileInfo(name, 0, 0, size, digest)
-
-
-def _npy(lengths: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, lengths.astype("<u2"))
-    content = buffer.getvalue()
-    assert len(content) == LENGTHS_HEADER + 2 * len(lengths), "the .npy header has another size"
-    return content
+    return dataclasses.replace(file, file=name)

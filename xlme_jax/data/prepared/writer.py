@@ -28,6 +28,7 @@ from xlme_jax.data.prepared.format import (
     DATASET_FILE,
     KINDS,
     LABELS,
+    LENGTHS_HEADER,
     PAGE_TOKENS,
     PARTS_FOLDER,
     TASK_NAME,
@@ -217,9 +218,7 @@ class TaskWriter:
             with writing(self._shard_path):
                 self._writer.close()
             self._writer = None
-            self._shards.append(
-                _describe(self._shard_path, self._shard_records, self._shard_tokens)
-            )
+            self._shards.append(describe(self._shard_path, self._shard_records, self._shard_tokens))
 
     def abort(self) -> None:
         """Deletes everything written so far."""
@@ -234,7 +233,8 @@ class TaskWriter:
         self._close_shard()
         lengths = None
         if self.kind != "monolingual":
-            lengths = _save_lengths(self._stage / "lengths.npy", np.concatenate(self._lengths))
+            path = self._stage / "lengths.npy"
+            lengths = _save_lengths(path, path.name, np.concatenate(self._lengths))
         info = TaskInfo(
             name=self.name,
             kind=self.kind,
@@ -394,7 +394,9 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
         final.append(dataclasses.replace(shard, file=path.relative_to(directory).as_posix()))
     lengths = None
     if first.kind != "monolingual":
-        lengths = _join_lengths(directory, parts, folder / f"{first.split}-lengths.npy")
+        path = folder / f"{first.split}-lengths.npy"
+        joined = np.concatenate([_load_lengths(directory, part) for part in parts])
+        lengths = _save_lengths(path, path.relative_to(directory).as_posix(), joined)
     filled = [part for part in parts if part.examples]
     skipped = sum((collections.Counter(part.skipped) for part in parts), collections.Counter())
     info = dataclasses.replace(
@@ -411,18 +413,6 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
     for stage in {(directory / file.file).parent for part in parts for file in part.files}:
         remove_folder(stage)
     return info
-
-
-def _join_lengths(
-    directory: pathlib.Path, parts: Sequence[TaskInfo], path: pathlib.Path
-) -> FileInfo:
-    """Moves the lengths of a single part or concatenates those of several."""
-    name = path.relative_to(directory).as_posix()
-    if len(parts) == 1 and parts[0].lengths:  # Most tasks have one part.
-        (directory / parts[0].lengths.file).replace(path)
-        return dataclasses.replace(parts[0].lengths, file=name)
-    joined = np.concatenate([_load_lengths(directory, part) for part in parts])
-    return dataclasses.replace(_save_lengths(path, joined), file=name)
 
 
 def write_dataset(
@@ -461,7 +451,7 @@ def write_dataset(
     replace_file(directory / DATASET_FILE, seal_rows(content, rows))
 
 
-def _describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
+def describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
     """Syncs a finished file to disk and returns its size and checksum."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
@@ -469,13 +459,20 @@ def _describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
         return FileInfo(path.name, records, tokens, file.tell(), digest)
 
 
-def _save_lengths(path: pathlib.Path, lengths: np.ndarray) -> FileInfo:
+def _save_lengths(path: pathlib.Path, name: str, lengths: np.ndarray) -> FileInfo:
+    content = npy(lengths)
+    replace_file(path, content)
+    digest = hashlib.sha256(content).hexdigest()
+    return FileInfo(name, len(lengths), int(lengths.sum()), len(content), digest)
+
+
+def npy(lengths: np.ndarray) -> bytes:
+    """Returns the content of a file of lengths."""
     buffer = io.BytesIO()
     np.save(buffer, lengths.astype("<u2"))
     content = buffer.getvalue()
-    replace_file(path, content)
-    digest = hashlib.sha256(content).hexdigest()
-    return FileInfo(path.name, len(lengths), int(lengths.sum()), len(content), digest)
+    assert len(content) == LENGTHS_HEADER + 2 * len(lengths), "the .npy header has another size"
+    return content
 
 
 def _load_lengths(directory: pathlib.Path, info: TaskInfo) -> np.ndarray:
