@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 
 from xlme_jax.data.prepared.format import (
@@ -82,21 +83,35 @@ def remove_unused(directory: str | os.PathLike[str], tasks: Sequence[TaskInfo]) 
       tasks: Rows of all tasks and splits, also of those that `dataset.json` leaves out.
     """
     directory = as_path(directory)
-    used = {file.file for task in tasks for file in task.files}
-    names = {path.name for path in directory.iterdir()}
-    for name in names - used:
-        if name.startswith(SHARED_PREFIX) or name == EARLIER_TASKS_FILE:
-            (directory / name).unlink()
-    for task in tasks:
-        if task.name not in names:
-            continue
-        folder = directory / task.name
-        (folder / f"{task.split}.json").unlink(missing_ok=True)
-        for file in folder.glob(f"{task.split}-*") if task.is_shared else ():
-            file.unlink()
-        if not is_bucket(folder):
-            with contextlib.suppress(OSError):  # It has shards of the task or of another split.
-                folder.rmdir()
+    keys = {(task.name, task.split) for task in tasks}
+    names = _names_below(directory) - {file.file for task in tasks for file in task.files}
+    unused = [
+        name
+        for name in names
+        if name.startswith(SHARED_PREFIX) or name == EARLIER_TASKS_FILE or _key_of(name) in keys
+    ]
+    with concurrent.futures.ThreadPoolExecutor(BUCKET_THREADS) as pool:
+        for _ in pool.map(lambda name: (directory / name).unlink(missing_ok=True), unused):
+            pass
+    if not is_bucket(directory):
+        for name in {task.name for task in tasks}:
+            with contextlib.suppress(OSError):  # It has shards, or is missing.
+                (directory / name).rmdir()
+
+
+def _names_below(directory: pathlib.Path) -> set[str]:
+    """Returns the names of all files, relative to the folder; of a bucket with one listing."""
+    if is_bucket(directory):
+        return set(directory.sizes())  # type: ignore[attr-defined]
+    return {
+        path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def _key_of(name: str) -> Key:
+    """Returns the task and split that a file belongs to, such as `en/train-lengths.npy`."""
+    folder, _, file = name.rpartition("/")
+    return folder, re.split("[-.]", file, maxsplit=1)[0]
 
 
 def _tables(directory: pathlib.Path) -> tuple[dict[Key, TaskInfo], list[str]]:
