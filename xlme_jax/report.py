@@ -32,8 +32,8 @@ paired bootstrap of differences to the first; with --output, writes it to transl
     python -m xlme_jax.report --runs=runs/small,runs/no_trtd
 
 Prints what differs between training runs: configuration, code, packages, devices, and the ends of
-the curves; with --output, writes it to runs.md there, and to runs.html with the curves of all runs
-in each plot.
+the curves; with --output, writes it to runs.md and runs.tsv there. `tensorboard --logdir=runs`
+shows the curves of all runs below a folder.
 """
 
 import logging
@@ -130,8 +130,7 @@ def _compare_runs() -> int:
     if _OUTPUT.value:
         output = as_path(_OUTPUT.value)
         replace_file(output / run_comparison.MARKDOWN, text.encode())
-        replace_file(output / run_comparison.PAGE, run_comparison.to_html(comparison).encode())
-        _log.info("Curves: %s", output / run_comparison.PAGE)
+        replace_file(output / run_comparison.TABLE, run_comparison.to_tsv(comparison).encode())
     return 0
 
 

@@ -10,7 +10,7 @@ from helpers import made_batches
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMEConfig
-from xlme_jax.studies.reports import run_comparison, run_page, samples
+from xlme_jax.studies.reports import run_page, samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Glyph")]
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra test")
@@ -36,16 +36,18 @@ def chromium():
         browser.close()
 
 
-def write_run(folder, scale):
+def write_run(folder):
     """Writes a run whose stream, samples, translations and configuration are attacks."""
     folder.mkdir()
     lines = [
         {
             "step": step,
-            "loss": scale * (9 - step / 30 + step % 2),
+            "loss": 2.0 * (9 - step / 30 + step % 2),
             "learning_rate": 1e-3,
-            f"{ATTACK}/mlm_loss": scale * step,
+            f"{ATTACK}/mlm_loss": 2.0 * step,
             f"{ATTACK}/rtd_loss": 1.0,
+            f"{ATTACK}/rtd_precision": 0.5,
+            f"{ATTACK}/rtd_recall": 0.25,
         }
         for step in range(1, 101)
     ]
@@ -63,38 +65,34 @@ def write_run(folder, scale):
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    """Returns the pages of a run and of a comparison."""
+def report(tmp_path_factory):
+    """Returns the page of a run."""
     root = tmp_path_factory.mktemp("pages")
-    runs = [write_run(root / name, scale) for name, scale in (("plain", 1.0), (NAME, 2.0))]
-    compared = root / "runs.html"
-    found = run_comparison.compare([str(run) for run in runs])
-    compared.write_text(run_comparison.to_html(found), encoding="utf-8")
-    # By names of their own, because a folder's would have to be quoted in the address.
-    shutil.copy(run_page.write_report(runs[1], XLME), root / "report.html")
-    return {"report": root / "report.html", "runs": compared}
+    # By a name of its own, because the folder's would have to be quoted in the address.
+    shutil.copy(run_page.write_report(write_run(root / NAME), XLME), root / "report.html")
+    return root / "report.html"
 
 
 @pytest.fixture
-def opened(chromium, pages):
-    """Returns a function that opens a page; checks that it loaded nothing and raised nothing."""
+def opened(chromium, report):
+    """Returns a function that opens the page; checks that it loaded nothing and raised nothing."""
     said, stack = [], contextlib.ExitStack()
 
-    def open_page(name, **options):
+    def open_page(**options):
         context = chromium.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
         stack.callback(context.close)
         page = context.new_page()
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append("dialog"))
         page.on("request", lambda request: said.append(request.url))
-        page.goto(pages[name].as_uri())
+        page.goto(report.as_uri())
         if options.get("java_script_enabled", True):
             page.locator("html[data-curves=ready]").wait_for(state="attached")
         return page
 
     yield open_page
     stack.close()
-    assert {x for x in said if not x.startswith("data:")} <= {x.as_uri() for x in pages.values()}
+    assert {x for x in said if not x.startswith("data:")} <= {report.as_uri()}
 
 
 def until(page, expression):
@@ -110,7 +108,7 @@ MODEL = "Bokeh.documents[0].roots()[0]"
 
 
 def test_dragging_zooms_and_a_double_click_shows_all(opened):
-    page = opened("report")
+    page = opened()
     whole = page.evaluate(f"[{MODEL}.x_range.start, {MODEL}.x_range.end]")
     page.locator("#plot-0").scroll_into_view_if_needed()
     box = page.locator("#plot-0").bounding_box()
@@ -126,7 +124,7 @@ def test_dragging_zooms_and_a_double_click_shows_all(opened):
 
 
 def test_the_legend_shows_values_under_the_pointer(opened):
-    page = opened("report")
+    page = opened()
     page.locator("#plot-0").scroll_into_view_if_needed()
     box = page.locator("#plot-0").bounding_box()
     page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 120)
@@ -143,7 +141,7 @@ def test_the_legend_shows_values_under_the_pointer(opened):
 
 
 def test_smoothing_moves_the_line_and_not_its_points(opened):
-    page = opened("report")
+    page = opened()
     source = f"{MODEL}.renderers[0].data_source.data"
 
     def jumps(column):
@@ -161,18 +159,18 @@ def test_smoothing_moves_the_line_and_not_its_points(opened):
     assert any(sum(tags) == 0 for tags in rate)  # The learning rate is as it is.
 
 
-def test_legends_hide_lines_and_the_search_plots(opened):
-    page = opened("runs")
-    key = page.locator("#plot-0 + .keys button").first
+def test_legends_hide_lines(opened):
+    page = opened()
+    key = page.locator("#plot-3 + .keys button").first
     key.click()
     assert key.get_attribute("aria-pressed") == "false"
-    visible = page.evaluate(f"{MODEL}.renderers.map(r => r.visible)")
+    model = MODEL.replace("[0]", "[3]", 1)
+    visible = page.evaluate(f"{model}.renderers.map(r => r.visible)")
     assert visible == [False, False, True, True]
-    assert page.locator("#search").count() == 0  # Of few plots.
 
 
 def test_tables_are_sorted_by_numbers_and_by_text(opened):
-    page = opened("report")
+    page = opened()
     page.locator("details", has_text="Every logged metric").locator("summary").first.click()
     table = page.locator("details table").first
 
@@ -192,9 +190,8 @@ def test_tables_are_sorted_by_numbers_and_by_text(opened):
     assert column(1)[-2:] == ["learning_rate", "loss"]
 
 
-@pytest.mark.parametrize("name", ["report", "runs"])
-def test_attacks_are_text(opened, name):
-    page = opened(name)
+def test_attacks_are_text(opened):
+    page = opened()
     for plot in page.locator(".plot").all():  # What appears on hovering is of data too.
         plot.scroll_into_view_if_needed()
         box = plot.bounding_box()
@@ -208,9 +205,9 @@ def test_attacks_are_text(opened, name):
     assert "\u202e" not in page.content() and "\x00" not in page.content()
 
 
-def test_the_policy_stops_what_is_not_escaped(chromium, pages):
-    broken = pages["report"].with_name("broken.html")
-    text = pages["report"].read_text(encoding="utf-8")
+def test_the_policy_stops_what_is_not_escaped(chromium, report):
+    broken = report.with_name("broken.html")
+    text = report.read_text(encoding="utf-8")
     broken.write_text(
         text.replace("<h1>", "<script>hacked=1</script><img src=x onerror=hacked=1><h1>", 1)
     )
@@ -221,10 +218,9 @@ def test_the_policy_stops_what_is_not_escaped(chromium, pages):
     page.close()
 
 
-@pytest.mark.parametrize("name", ["report", "runs"])
-def test_pages_fit_a_phone_and_follow_the_theme(opened, name):
+def test_pages_fit_a_phone_and_follow_the_theme(opened):
     size = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-    page = opened(name, color_scheme="dark", **size)
+    page = opened(color_scheme="dark", **size)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     color = "getComputedStyle(document.body).backgroundColor"
     label = f"{MODEL}.below[0].major_label_text_color"
@@ -236,7 +232,7 @@ def test_pages_fit_a_phone_and_follow_the_theme(opened, name):
 
 
 def test_text_from_right_to_left_begins_at_the_right(opened):
-    page = opened("report")
+    page = opened()
     found = page.locator("span[dir=rtl]").first
     found.scroll_into_view_if_needed()
     first, last = (found.locator("bdi").nth(n).bounding_box() for n in (0, 2))
@@ -244,6 +240,6 @@ def test_text_from_right_to_left_begins_at_the_right(opened):
 
 
 def test_pages_read_without_scripts(opened):
-    page = opened("report", java_script_enabled=False)
+    page = opened(java_script_enabled=False)
     assert page.locator("noscript img").count() == 1
     assert page.locator("table").count() > 3 and not page.locator("#bar").is_visible()

@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 
@@ -35,22 +36,18 @@ def test_shows_only_what_differs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("other", "said", "title"),
+    ("other", "said"),
     [
-        ({"steps": (10, 20, 40)}, "b has 40 steps and 4,000 tokens", "20, 40 steps"),
-        ({"tokens": 200.0}, "b has 20 steps and 4,000 tokens", "2,000, 4,000 tokens"),
+        ({"steps": (10, 20, 40)}, "b has 40 steps and 4,000 tokens"),
+        ({"tokens": 200.0}, "b has 20 steps and 4,000 tokens"),
     ],
 )
-def test_runs_of_different_lengths_are_pointed_out(tmp_path, monkeypatch, other, said, title):
+def test_runs_of_different_lengths_are_pointed_out(tmp_path, other, said):
     a = write_run(tmp_path / "a", seed=0, loss=4.0)
     b = write_run(tmp_path / "b", seed=0, loss=4.0, **other)
-    found = run_comparison.compare([a, b])
-    titles = []
-    monkeypatch.setattr(run_comparison, "draw", lambda *given: titles.append(given[-1]) or b"png")
-    for shown in (run_comparison.to_markdown(found), run_comparison.to_html(found)):
-        assert shown.count("of different lengths") == 2  # At the top, and at the ends of curves.
-        assert "a has 20 steps and 2,000 tokens" in shown and said in shown
-    assert titles == [f"Runs of different lengths: {title}"]
+    text = compared(a, b)
+    assert text.count("of different lengths") == 2  # At the top, and at the ends of curves.
+    assert "a has 20 steps and 2,000 tokens" in text and said in text
 
 
 def test_a_run_compared_with_itself_has_no_differences(tmp_path):
@@ -75,21 +72,22 @@ def test_needs_two_runs(tmp_path):
         run_comparison.compare([a, str(tmp_path / "absent")])
 
 
-def test_a_page_has_the_curves_of_all_runs(tmp_path, monkeypatch):
-    hostile = "b <img src=x onerror=alert(1)>"
-    runs = [write_run(tmp_path / name, seed=0, loss=4.0) for name in ("a", hostile)]
-    lines = [{"step": n, "loss": 5.0 / n, "held_out/x/mlm_loss": n, "skipped": 0} for n in (1, 2)]
-    (tmp_path / hostile / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
-    drawn = []
-    monkeypatch.setattr(run_comparison, "draw", lambda plots, *_: drawn.append(plots) or b"png")
-    page = run_comparison.to_html(run_comparison.compare(runs))
-    assert [plot.title for plot in drawn[0]] == ["loss", "held_out/x/mlm_loss"]
-    assert [line.label for line in drawn[0][0].lines] == runs
-    assert "b &lt;img src=x onerror=alert(1)&gt;" in page and "<img src=x" not in page
-    assert "<td>loss</td><td>4</td><td>2.5</td><td>-37.5%</td>" in page
+def test_ends_have_a_deviation_and_tables_a_file(tmp_path):
+    runs = [write_run(tmp_path / name, seed=0, loss=4.0) for name in "ab"]
+    lines = [{"step": n, "loss": 5.0 + n % 2, "held_out/x/mlm_loss": n} for n in range(1, 41)]
+    (tmp_path / "b" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    comparison = run_comparison.compare(runs)
+    text = run_comparison.to_markdown(comparison)
+    # Of 40 points the last four: 6, 5, 6, 5.
+    assert f"| `loss` | 4 | 5.5 ± {math.sqrt(1 / 3):.2g} | +37.5% |" in text
+    assert "| `held_out/x/mlm_loss` | – | 38.5 ± 1.3 | – |" in text
+    head, *rows = (row.split("\t") for row in run_comparison.to_tsv(comparison).splitlines())
+    assert head == ["table", "name", *runs, "last to first"]
+    assert {len(row) for row in rows} == {5} and rows[0] == ["Length", "steps", "20", "40", ""]
+    assert ["Ends of the curves", "loss", "4", "5.5 ± 0.58", "+37.5%"] in rows
 
 
-def test_runs_without_metrics_have_a_page(tmp_path):
+def test_runs_without_metrics_have_tables(tmp_path):
     a = write_run(tmp_path / "a", seed=0, loss=4.0)
     (tmp_path / "a" / "metrics.jsonl").write_text("")
-    assert "No differences." in run_comparison.to_html(run_comparison.compare([a, a]))
+    assert compared(a, a).count("No differences.") == 3

@@ -11,9 +11,9 @@ from xlme_jax.objectives.base import Baseline, Diagnostics, Panel
 from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.studies.reports import pictures, run_page
 from xlme_jax.studies.reports.curve_picture import draw
-from xlme_jax.studies.reports.curves import plots, streams, with_derived
+from xlme_jax.studies.reports.curves import final_value, plots, streams, with_derived
 from xlme_jax.studies.reports.explore import Explorable
-from xlme_jax.studies.reports.run_page import final_value, verdicts
+from xlme_jax.studies.reports.run_page import verdicts
 
 ENCODER = EncoderConfig(num_layers=1, hidden_size=4, num_heads=1, ffn_size=4)
 XLME = XLMEConfig(ENCODER, ENCODER).build(10).diagnostics

@@ -26,7 +26,7 @@ from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.papers.items import Paper
 from xlme_jax.studies.papers.sheets import Cell, Sheet
 from xlme_jax.studies.published.rows import XLME
-from xlme_jax.studies.reports import html_page, pictures
+from xlme_jax.studies.reports import html_page, pictures, text_table
 from xlme_jax.studies.reports.html_page import Html
 from xlme_jax.studies.reports.pictures import Curve
 
@@ -328,16 +328,13 @@ def to_markdown(sheet: Sheet) -> str:
     """Returns a table in Markdown; the names of our rows are bold."""
     notes, rows = _numbered(sheet)
     lines = [f"## {sheet.title}", "", sheet.caption, ""]
-    lines += [_line(sheet.columns), _line(["---"] * len(sheet.columns))]
+    texts = []
     for row, ours in zip(rows, sheet.ours):
         name, *cells = [text + (f" [{number}]" if number else "") for text, number in row]
-        lines.append(_line([f"**{name}**" if ours else name, *cells]))
-    lines += ["", *(f"- [{number}] {note}" for note, number in notes.items())]
+        texts.append([f"**{name}**" if ours else name, *cells])
+    lines += [*text_table.markdown(sheet.columns, texts), ""]
+    lines += [*(f"- [{number}] {note}" for note, number in notes.items())]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def to_html(sheet: Sheet) -> str:

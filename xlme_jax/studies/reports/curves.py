@@ -234,6 +234,18 @@ def finite(points: Iterable[tuple[int, float]]) -> Curve:
     return [(step, value) for step, value in points if math.isfinite(value)]
 
 
+def last_tenth(points: Curve) -> list[float]:
+    """Returns the last tenth of the finite values, at least one; [] if there are none."""
+    values = [value for _, value in finite(points)]
+    return values[-max(len(values) // 10, 1) :]
+
+
+def final_value(points: Curve) -> float:
+    """Returns the mean of `last_tenth`; NaN if that is empty."""
+    values = last_tenth(points)
+    return sum(values) / len(values) if values else math.nan
+
+
 def thinned(points: Curve, most: int) -> Curve:
     """Keeps every k-th point of curves with more than `most`, and the last."""
     stride = -(-len(points) // most)

@@ -17,8 +17,7 @@ from xlme_jax.studies.reports.curves import FEW, NEUTRAL, PROBE_COLOR, CurveLine
 from xlme_jax.studies.reports.html_page import escaped, picture
 from xlme_jax.studies.reports.visible_text import shortened
 
-# Most points of a line, and of all lines of a page together.
-_LINE_POINTS, _PAGE_POINTS = 1_000, 150_000
+_LINE_POINTS = 1_000  # At most.
 # Lines with more points than `FEW` are smoothed at first, by this weight.
 _WEIGHT = 0.6
 # As legible on a dark page as on a light one.
@@ -28,7 +27,7 @@ _BORDERS = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
 STYLE = """
 .bar { display: flex; flex-wrap: wrap; gap: 0.3em 1.5em; align-items: center; font-size: 14px;
        margin-bottom: 1em; }
-.bar[hidden], .plots[hidden], .plots figure[hidden] { display: none; }
+.bar[hidden], .plots[hidden] { display: none; }
 .bar label { display: flex; gap: 0.5em; align-items: center; }
 .plots { display: grid; gap: 1.5em; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30em), 1fr)); }
 .plots figure { margin: 0; min-width: 0; } .plots figcaption b { display: block; }
@@ -64,16 +63,15 @@ def explorable(plots: Sequence[Plot], drawn: bytes) -> Explorable:
     """
     still = picture("Curves", drawn)
     lines = [line for plot in plots for line in plot.lines]
-    most = min(_LINE_POINTS, max(_PAGE_POINTS // max(len(lines), 1), 2))
     figures = [_figure(number, plot) for number, plot in enumerate(plots)]
-    items = [_item(number, plot, most) for number, plot in enumerate(plots)]
+    items = [_item(number, plot) for number, plot in enumerate(plots)]
     longest = max((len(line.points) for line in lines), default=0)
     # "<" would end the element, and nothing else would.
     data = json.dumps(items, allow_nan=False).replace("<", "\\u003c")
     body = "\n".join(
         [
             f"<noscript>{still}</noscript>",
-            _bar(_WEIGHT if longest > FEW else 0.0, len(plots)),
+            _bar(_WEIGHT if longest > FEW else 0.0),
             f'<div class="plots" id="plots" hidden>{"".join(figures)}</div>',
             f'<script type="application/json" id="items">{data}</script>',
         ]
@@ -81,13 +79,11 @@ def explorable(plots: Sequence[Plot], drawn: bytes) -> Explorable:
     return Explorable(body, (_bokeh(), _SCRIPT))
 
 
-def _bar(weight: float, plots: int) -> str:
+def _bar(weight: float) -> str:
     """Returns the controls, which the script shows."""
-    search = '<label>Show <input type="search" id="search" placeholder="metric"></label>'
     return (
         '<div class="bar" id="bar" hidden><label>Smoothing <input type="range" id="smoothing" '
         f'min="0" max="0.99" step="0.01" value="{weight}"><output>{weight}</output></label>'
-        f"{search if plots > 12 else ''}"
         '<span class="note">Point for values; drag or Ctrl + wheel to zoom; double click for all; '
         "click a name to hide its line.</span></div>"
     )
@@ -114,7 +110,7 @@ def _key(line: CurveLine) -> str:
     )
 
 
-def _item(number: int, plot: Plot, most: int) -> Any:
+def _item(number: int, plot: Plot) -> Any:
     """Returns a plot as JSON for BokehJS: of each line its points, pale, and a smoothed form."""
     from bokeh.embed import json_item
     from bokeh.models import BoxZoomTool, CrosshairTool, PanTool, ResetTool, SaveTool, WheelZoomTool
@@ -146,7 +142,7 @@ def _item(number: int, plot: Plot, most: int) -> Any:
     axes.y_range.update(**{end: x for end, x in limits if x is not None}, only_visible=True)
     axes.x_range.update(only_visible=True)
     for line in plot.lines:
-        points = thinned(line.points, most)
+        points = thinned(line.points, _LINE_POINTS)
         steps, values = zip(*points)
         y = np.array(values, np.float32)
         source = {"x": np.array(steps, np.int32), "raw": y, "y": y}
@@ -173,7 +169,7 @@ def _bokeh() -> str:
 _SCRIPT = r"""
 (async () => {
   const find = id => document.getElementById(id);
-  const [bar, plots, slider, search] = ["bar", "plots", "smoothing", "search"].map(find);
+  const [bar, plots, slider] = ["bar", "plots", "smoothing"].map(find);
   const figures = [];
   // As TensorBoard: a moving mean with exponentially falling weights, unbiased at the start.
   const smoothed = (values, weight) => {
@@ -270,12 +266,6 @@ _SCRIPT = r"""
     paint();
     slider.addEventListener("input", smooth);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
-    search?.addEventListener("input", () => {
-      const wanted = search.value.trim().toLowerCase();
-      for (const {figure} of figures) {
-        figure.hidden = !figure.querySelector("b").textContent.toLowerCase().includes(wanted);
-      }
-    });
     document.documentElement.dataset.curves = "ready";
   } catch (error) {
     plots.hidden = true;

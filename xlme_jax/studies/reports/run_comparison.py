@@ -1,29 +1,24 @@
-"""What differs between runs: curves, configuration, manifest, and the ends of their curves."""
+"""What differs between runs: configuration, manifest, and the ends of their curves, as tables.
+
+Trackers draw the curves of several runs (`tensorboard --logdir`).
+"""
 
 import dataclasses
-import html
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from xlme_jax.evaluation.results import Spread
 from xlme_jax.storage.paths import as_path
-from xlme_jax.studies.reports import explore, html_page
-from xlme_jax.studies.reports.curve_picture import draw
-from xlme_jax.studies.reports.curves import CurveLine, Curves, Plot, finite
-from xlme_jax.studies.reports.run_page import final_value
+from xlme_jax.studies.reports import text_table
+from xlme_jax.studies.reports.curves import Curves, finite, last_tenth
 from xlme_jax.training import manifest
-from xlme_jax.training.metrics import HELD_OUT, read_metrics
+from xlme_jax.training.metrics import read_metrics
 
-MARKDOWN, PAGE = "runs.md", "runs.html"
+MARKDOWN, TABLE = "runs.md", "runs.tsv"
 _ABSENT = "–"
 # Facts of a start that differ between any two runs.
 _OF_EACH_RUN = ("started", "command")
-# Most plots on the page, and in its picture.
-_MOST_PLOTS, _MOST_DRAWN = 40, 12
-# Okabe and Ito's palette and others that are as legible on a dark page as on a light one.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9A6FC9", "#888888")
-_STYLES = ("-", "--", "-.", ":")
-_METRICS_FIRST = ("loss", "probe/retrieval_accuracy")
 # Runs whose tokens differ by more are of different lengths; packed rows of equal runs may differ by
 # less.
 _EQUAL_TOKENS = 1.05
@@ -61,10 +56,12 @@ class Lengths:
     tokens: Sequence[float]
 
     @property
-    def table(self) -> DifferenceTable:
-        """A row for each run."""
-        rows = list(zip(self.names, (f"{step:,}" for step in self.steps), map(_count, self.tokens)))
-        return DifferenceTable("", ("run", "steps", "tokens"), rows)
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Name, steps and tokens of each run."""
+        return [
+            (name, f"{step:,}", _count(tokens))
+            for name, step, tokens in zip(self.names, self.steps, self.tokens)
+        ]
 
     @property
     def are_equal(self) -> bool:
@@ -79,22 +76,12 @@ class Lengths:
         if self.are_equal:
             return ""
         each = (
-            f"{name} has {steps:,} steps and {_count(tokens)} tokens"
-            for name, steps, tokens in zip(self.names, self.steps, self.tokens)
+            f"{name} has {steps} steps and {tokens} tokens" for name, steps, tokens in self.rows
         )
         return (
             f"These runs are of different lengths: {'; '.join(each)}. The ends of their curves "
-            "compare a shorter run with a longer one; the curves show both at the same step."
+            "compare a shorter run with a longer one; TensorBoard shows both at the same step."
         )
-
-    @property
-    def title(self) -> str:
-        """What to heed, in short."""
-        if self.are_equal:
-            return ""
-        steps_differ = len(set(self.steps)) > 1
-        numbers, unit = (self.steps, "steps") if steps_differ else (self.tokens, "tokens")
-        return f"Runs of different lengths: {', '.join(map(_count, numbers))} {unit}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,14 +89,10 @@ class RunComparison:
     """What differs between runs.
 
     Attributes:
-      names: the folders as they were given.
-      curves: metrics of each run.
-      lengths: their steps and tokens.
+      lengths: the folders as they were given, and their steps and tokens.
       tables: what differs.
     """
 
-    names: Sequence[str]
-    curves: Sequence[Curves]
     lengths: Lengths
     tables: Sequence[DifferenceTable]
 
@@ -127,16 +110,15 @@ def compare(model_dirs: Sequence[str]) -> RunComparison:
         raise ValueError("--runs=A,B needs the folders of two runs.")
     folders = [as_path(folder) for folder in model_dirs]
     curves = [read_metrics(folder) for folder in folders]  # Raises if it is not a run.
-    ends = [{name: final_value(curve) for name, curve in run.items()} for run in curves]
     names = [str(folder) for folder in model_dirs]
     steps = [max((curve[-1][0] for curve in run.values()), default=0) for run in curves]
     lengths = Lengths(names, steps, list(map(_tokens, curves)))
     tables = (
         _differences("Configuration", names, [manifest.bindings(_text(f)) for f in folders]),
         _differences("Manifest", names, [_facts(folder) for folder in folders]),
-        _ends(names, ends, lengths.title),
+        _ends(lengths, curves),
     )
-    return RunComparison(names, curves, lengths, tables)
+    return RunComparison(lengths, tables)
 
 
 def _tokens(run: Curves) -> float:
@@ -176,110 +158,49 @@ def _differences(
     return DifferenceTable(title, ["", *names], rows)
 
 
-def _ends(
-    names: Sequence[str], ends: Sequence[Mapping[str, float]], lengths: str
-) -> DifferenceTable:
+def _ends(lengths: Lengths, runs: Sequence[Curves]) -> DifferenceTable:
     """Returns the table of the final values that differ; the last column compares the last run."""
     rows, equal = [], 0
-    for metric in sorted(set().union(*ends)):
-        values = [run.get(metric, math.nan) for run in ends]
-        if all(value == values[0] for value in values):
+    for metric in sorted(set().union(*runs)):
+        ends = [Spread(tuple(last_tenth(run.get(metric, [])))) for run in runs]
+        if all(end.values and end.mean == ends[0].mean for end in ends):
             equal += 1
             continue
-        ratio = values[-1] / values[0] - 1 if values[0] else math.nan
+        first, last = (end.mean if end.values else math.nan for end in (ends[0], ends[-1]))
+        ratio = last / first - 1 if first else math.nan
         change = f"{ratio:+.1%}" if math.isfinite(ratio) else _ABSENT
-        cells = [f"{value:.4g}" if math.isfinite(value) else _ABSENT for value in values]
-        rows.append([metric, *cells, change])
-    same = f" {equal} metrics are equal and left out." if equal else ""
-    note = (
-        f"Means over the last tenth of the logged points.{same}{f' {lengths}.' if lengths else ''}"
-    )
-    head = ["", *names, f"{names[-1]} to {names[0]}"]
-    return DifferenceTable("Ends of the curves", head, rows, note)
+        rows.append([metric, *map(_end, ends), change])
+    notes = ["Means over the last tenth of the logged points ± their standard deviation."]
+    notes += [f"{equal} metrics are equal and left out."] if equal else []
+    notes += [] if lengths.are_equal else ["The runs are of different lengths."]
+    head = ["", *lengths.names, f"{lengths.names[-1]} to {lengths.names[0]}"]
+    return DifferenceTable("Ends of the curves", head, rows, " ".join(notes))
 
 
-# ---- Markdown ------------------------------------------------------------------------------
+def _end(end: Spread) -> str:
+    if not end.values:
+        return _ABSENT
+    return f"{end.mean:.4g}" + (f" ± {end.deviation:.2g}" if end.n > 1 else "")
 
 
 def to_markdown(comparison: RunComparison) -> str:
     """Returns the tables as a page in Markdown."""
-    warning = f"**{comparison.lengths.warning}**\n" if comparison.lengths.warning else ""
-    tables = map(_markdown, comparison.tables)
-    parts = ["# Runs\n", _markdown(comparison.lengths.table), warning, *tables]
-    return "\n".join(part for part in parts if part)
+    lengths = comparison.lengths
+    lines = ["# Runs", "", *text_table.markdown(("run", "steps", "tokens"), lengths.rows), ""]
+    if lengths.warning:
+        lines += [f"**{lengths.warning}**", ""]
+    for table in comparison.tables:
+        rows = [[f"`{name}`", *cells] for name, *cells in table.rows]
+        lines += [f"## {table.title}", ""] + ([table.note, ""] if table.note else [])
+        lines += [*(text_table.markdown(table.head, rows) if rows else ["No differences."]), ""]
+    return "\n".join(lines[:-1]) + "\n"
 
 
-def _markdown(table: DifferenceTable) -> str:
-    rows = [[f"`{name}`" if table.title else name, *cells] for name, *cells in table.rows]
-    lines = [table.head, ["---"] * len(table.head), *rows]
-    body = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
-    title = f"## {table.title}\n\n" if table.title else ""
-    note = f"{table.note}\n\n" if table.note else ""
-    return title + note + (body if rows else "No differences.\n")
-
-
-def _cell(value: str) -> str:
-    return value.replace("|", "\\|")
-
-
-# ---- HTML ----------------------------------------------------------------------------------
-
-
-def to_html(comparison: RunComparison) -> str:
-    """Returns a self-contained page with the curves of all runs in each plot, and the tables."""
-    plots, left_out = _plots(comparison)
-    picture = draw(plots[:_MOST_DRAWN], comparison.lengths.title)
-    explored = explore.explorable(plots, picture)
-    warning = html.escape(comparison.lengths.warning)
-    parts = [
-        "<h1>Runs</h1>",
-        _html(comparison.lengths.table),
-        f"<p><strong>{warning}</strong></p>" if warning else "",
-        "<h2>Curves</h2>",
-        explored.body,
-        f'<p class="note">{left_out} further metrics are in the last table.</p>'
-        if left_out
-        else "",
-        *map(_html, comparison.tables),
-    ]
-    body = "\n".join(part for part in parts if part)
-    scripts = (html_page.SORTING, *explored.scripts)
-    return html_page.page("Runs", body, explore.STYLE, scripts)
-
-
-def _html(table: DifferenceTable) -> str:
-    title = f"<h2>{html.escape(table.title)}</h2>" if table.title else ""
-    note = f'<p class="note">{html.escape(table.note)}</p>' if table.note else ""
-    body = html_page.table(table.head, table.rows) if table.rows else "<p>No differences.</p>"
-    return title + note + body
-
-
-def _plots(comparison: RunComparison) -> tuple[list[Plot], int]:
-    """Returns a plot of each metric that changes, and the number of those left out."""
-    names = sorted({name for run in comparison.curves for name in run})
-    metrics = sorted((n for n in names if _is_drawn(n, comparison.curves)), key=_order)
-    plotted = metrics[:_MOST_PLOTS]
-    plots = []
-    for metric in plotted:
-        lines = []
-        for number, (name, run) in enumerate(zip(comparison.names, comparison.curves)):
-            color = _COLORS[number % len(_COLORS)]
-            style = _STYLES[number // len(_COLORS) % len(_STYLES)]
-            if points := finite(run.get(metric, [])):
-                lines.append(CurveLine(metric, name, color, style, points))
-        plots.append(Plot(metric, "", "", tuple(lines), smooth=metric != "learning_rate"))
-    return plots or [Plot("loss", "", "")], len(metrics) - len(plotted)
-
-
-def _is_drawn(metric: str, runs: Sequence[Curves]) -> bool:
-    """Returns whether the values of a metric are not all the same."""
-    return len({value for run in runs for _, value in finite(run.get(metric, []))}) > 1
-
-
-def _order(metric: str) -> tuple[int, int]:
-    """Sorts the metrics that tell most first, and those of single languages and layers last."""
-    if metric in _METRICS_FIRST:
-        return 0, _METRICS_FIRST.index(metric)
-    depth = metric.count("/")
-    is_held_out = metric.startswith(f"{HELD_OUT}/")
-    return (1, depth) if is_held_out else (2 + (depth != 1), depth)
+def to_tsv(comparison: RunComparison) -> str:
+    """Returns all rows as tab-separated values, after a column that names their table."""
+    names, steps, tokens = zip(*comparison.lengths.rows)
+    head = ("table", "name", *names, "last to first")
+    rows = [("Length", "steps", *steps), ("Length", "tokens", *tokens)]
+    rows += [(table.title, *row) for table in comparison.tables for row in table.rows]
+    # Of the tables, that of the curves' ends alone has the last column.
+    return text_table.tab_separated([head, *((*row, "")[: len(head)] for row in rows)])

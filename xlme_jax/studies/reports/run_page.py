@@ -20,9 +20,8 @@ from xlme_jax.storage.sealed_json import parse
 from xlme_jax.studies.reports import explore, html_page, samples_page
 from xlme_jax.studies.reports.curve_picture import draw, draw_readouts
 from xlme_jax.studies.reports.curves import (
-    Curve,
     Curves,
-    finite,
+    final_value,
     plots,
     stream_labels,
     with_derived,
@@ -107,13 +106,6 @@ def _page(
     body = "\n".join(part for part in parts if part)
     style = explore.STYLE + samples_page.STYLE
     return html_page.page(name, body, style, (html_page.SORTING, *explored.scripts))
-
-
-def final_value(curve: Curve) -> float:
-    """Returns the mean of the last tenth of the finite points, at least one; NaN if none."""
-    values = [value for _, value in finite(curve)]
-    last = values[-max(len(values) // 10, 1) :]
-    return sum(last) / len(last) if last else math.nan
 
 
 def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:

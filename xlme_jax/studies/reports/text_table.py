@@ -1,6 +1,8 @@
-"""Tables in a terminal."""
+"""Tables as text: for a terminal, in Markdown, and as tab-separated values."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], texts: int = 1) -> list[str]:
@@ -19,3 +21,16 @@ def aligned(rows: Sequence[Sequence[str]], texts: int = 1) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Returns a table in Markdown as lines."""
+    lines = (head, ["---"] * len(head), *rows)
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def tab_separated(rows: Iterable[Sequence[object]]) -> str:
+    """Returns rows as tab-separated values; cells that hold tabs, quotes or lines are quoted."""
+    text = io.StringIO()
+    csv.writer(text, delimiter="\t", lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -19,6 +19,7 @@ from xlme_jax.checkpoints.saved import FOLDER as CHECKPOINTS
 from xlme_jax.checkpoints.saved import read_best
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.values import ConfigError
+from xlme_jax.studies.reports import text_table
 from xlme_jax.studies.reports.run_page import REPORT_HTML
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics
 
@@ -284,8 +285,8 @@ def to_markdown(
     rule = "lowest" if config.minimize else "highest"
     if each := best_by_language(results, config):
         lines.append(f"Selected, each with the {rule} mean on its development set:")
-        lines += ["", *_table(["language", "point"])]
-        lines += [_row([language, winner.point.name]) for language, winner in each.items()]
+        points_of = [[language, winner.point.name] for language, winner in each.items()]
+        lines += ["", *text_table.markdown(["language", "point"], points_of)]
     elif chosen:
         lines.append(f"Selected: **{chosen.point.name}**, with the {rule} mean `{config.select}`.")
     elif config.select:
@@ -293,17 +294,24 @@ def to_markdown(
             f"None selected: runs are missing, or no point has `{config.select}` for all "
             f"{config.seeds} seeds."
         )
-    lines += ["", *_table(["point", *(f"`{m}`" for m in metrics), "runs"])]
+    headings, of_points = [f"`{metric}`" for metric in metrics], []
     for result in results:
         name = f"**{result.point.name}**" if result is chosen else result.point.name
         done = sum(run.status == FINISHED for run in result.runs)
         cells = [_spread(result.values(metric)) for metric in metrics]
-        lines.append(_row([name, *cells, f"{done} of {len(result.runs)}"]))
+        of_points.append([name, *cells, f"{done} of {len(result.runs)}"])
+    lines += ["", *text_table.markdown(["point", *headings, "runs"], of_points)]
     lines += ["", "Mean ± standard deviation over seeds (n).", "", "## Runs", ""]
-    lines += _table(["run", "status", *(f"`{m}`" for m in metrics)])
-    for run in (run for result in results for run in result.runs):
-        cells = [f"{run.figures[m]:.4g}" if m in run.figures else "" for m in metrics]
-        lines.append(_row([str(run.folder.relative_to(output)), run.status, *cells]))
+    of_runs = [
+        [
+            str(run.folder.relative_to(output)),
+            run.status,
+            *(f"{run.figures[m]:.4g}" if m in run.figures else "" for m in metrics),
+        ]
+        for result in results
+        for run in result.runs
+    ]
+    lines += text_table.markdown(["run", "status", *headings], of_runs)
     return "\n".join(lines) + "\n"
 
 
@@ -311,14 +319,6 @@ def metrics_of(config: SweepConfig) -> list[str]:
     """Returns the metrics in a sweep's tables."""
     selecting = [config.select, *config.by_language.values()]
     return list(dict.fromkeys([*filter(None, selecting), *config.show]))
-
-
-def _table(headings: Sequence[str]) -> list[str]:
-    return [_row(headings), _row(["---"] * len(headings))]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _spread(values: Sequence[float]) -> str:
