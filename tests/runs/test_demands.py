@@ -6,7 +6,7 @@ import pytest
 from helpers import tiny
 
 from xlme_jax.runs.demands import HostDevices, this_machine, too_large
-from xlme_jax.studies.papers import pretraining
+from xlme_jax.studies.papers.pretraining import RUNS
 
 LAPTOP = HostDevices("2 CPU cores", 24 << 30, 4e11)
 TUNED = "python -m xlme_jax.sweep --gin_file=gin_configs/finetune/xnli.gin --output=a"
@@ -14,7 +14,7 @@ QUICK = "python -m xlme_jax.train --gin_file=gin_configs/runs/laptop_xlm.gin"
 
 
 def test_the_papers_sizes_need_more_than_a_laptop():
-    commands = [pretraining.XLME_BASE, pretraining.XLME_XL, TUNED]
+    commands = [*RUNS["xlme_base"], *RUNS["xlme_xl"], TUNED]
     small = f"{QUICK} --gin.Train.vocab_size=8000 && python -m xlme_jax.average --last=2"
     found = too_large([*commands, small], LAPTOP)
     assert list(found) == commands[:2]
@@ -40,5 +40,5 @@ def test_the_report_lists_them_with_reasons(tmp_path):
     (done,) = tiny.run_each("report", ["--paper=infoxlm", f"--output={tmp_path}"])
     assert done.returncode == 0, done.stderr
     _, listed = done.stdout.split("Not on this machine, which is too small for these commands:\n")
-    assert pretraining.INFOXLM_LARGE in listed and " CPU cores\n" in listed
+    assert RUNS["infoxlm_large"][0] in listed and " CPU cores\n" in listed
     assert "too small for these commands" in (tmp_path / "report.html").read_text()

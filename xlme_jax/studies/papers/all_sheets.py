@@ -3,21 +3,12 @@
 from collections.abc import Sequence
 
 from xlme_jax.evaluation import measures
-from xlme_jax.evaluation.alignment import WordAlignment
-from xlme_jax.evaluation.bucc import Bucc
-from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers.entries import Entry
-from xlme_jax.studies.papers.fine_tuned import (
-    by_language,
-    by_task,
-    cost,
-    gap_in_f1,
-    glue,
-    only,
-)
-from xlme_jax.studies.papers.frozen import OF_ALIGNMENT, OF_MINING, OF_XLME, measured
+from xlme_jax.studies.papers.fine_tuned import by_language, by_task, glue, only
+from xlme_jax.studies.papers.frozen import measured
+from xlme_jax.studies.papers.items import make_of
 from xlme_jax.studies.papers.sheets import Make, Sheet
-from xlme_jax.studies.published.rows import INFOXLM, VECO, XLME, XYLENT, PaperTable, Row
+from xlme_jax.studies.published.rows import INFOXLM, XLME, XYLENT, PaperTable, Row
 
 # Table 1 gives XY-LENT Base the numbers of Large; those of Tables 10 and 11 stand below it.
 _TRANSLATE_TRAIN = XYLENT["table_1_translate_train"] + PaperTable(
@@ -45,26 +36,14 @@ _TATOEBA = XLME["table_5"] + PaperTable(
     ),
 )
 
+
+def _of(paper: str, name: str, table: PaperTable | None = None) -> Make:
+    return make_of(paper, name, table, has_source=True)
+
+
 SHEETS: tuple[Make, ...] = (
-    only(
-        False,
-        by_task(
-            "Zero-shot cross-lingual understanding",
-            "XLM-E Table 1: fine-tuned on English, means over languages. POS and NER chunk F1, "
-            "questions F1 / exact match, the others accuracy.",
-            XLME["table_1"],
-        ),
-    ),
-    only(
-        False,
-        by_task(
-            "Zero-shot, medians over runs",
-            "XY-LENT Table 1: fine-tuned on English, medians of five runs; F1 / exact match of the "
-            "questions, accuracy of the others.",
-            XYLENT["table_1"],
-            median=True,
-        ),
-    ),
+    _of("xlme", "Table 1"),
+    _of("xylent", "Table 1, zero-shot"),
     only(
         True,
         by_task(
@@ -75,22 +54,13 @@ SHEETS: tuple[Make, ...] = (
             median=True,
         ),
     ),
-    only(False, by_task("Ablations", "XLM-E Table 2: zero-shot.", _ABLATIONS)),
-    cost(XLME["table_4"]),
-    measured(Tatoeba, _TATOEBA, OF_XLME),
-    measured(Bucc, VECO["table_12"], OF_MINING),
-    measured(WordAlignment, XLME["table_6"], OF_ALIGNMENT),
-    only(
-        False,
-        by_task(
-            "Transfer gap",
-            "XLM-E Table 7: English minus the mean of the other languages, lower is better; exact "
-            "match of the questions.",
-            XLME["table_7"] + XYLENT["table_4"].only("XY-LENT"),
-            gap=True,
-        ),
-    ),
-    only(False, gap_in_f1(INFOXLM["table_5"])),
+    _of("xlme", "Table 2", _ABLATIONS),
+    _of("xlme", "Table 4"),
+    _of("xlme", "Table 5", _TATOEBA),
+    _of("veco", "Table 12"),
+    _of("xlme", "Table 6"),
+    _of("xlme", "Table 7", XLME["table_7"] + XYLENT["table_4"].only("XY-LENT")),
+    _of("infoxlm", "Table 5"),
     only(
         False,
         by_language(
@@ -101,20 +71,10 @@ SHEETS: tuple[Make, ...] = (
         ),
     ),
     glue(XYLENT["table_3"]),
-    only(
-        False,
-        by_language(
-            "americasnli",
-            "AmericasNLI",
-            "XY-LENT Table 5: zero-shot from English, accuracy.",
-            XYLENT["table_5"],
-        ),
-    ),
+    _of("xylent", "Table 5"),
 )
-
-
 # Measures whose tables are among `SHEETS`, with the papers' rows.
-_IN_PAPERS = (Tatoeba, Bucc, WordAlignment)
+_IN_PAPERS = ("tatoeba", "bucc", "wordalign")
 
 
 def sheets(ours: Sequence[Entry]) -> list[Sheet]:
@@ -123,7 +83,7 @@ def sheets(ours: Sequence[Entry]) -> list[Sheet]:
     further = [
         measured(measure, number=number)
         for measure in measures.of_tasks(tasks)
-        if measure not in _IN_PAPERS
+        if measure.about.name not in _IN_PAPERS
         for number in range(len(measure.about.tables))
     ]
     return [make(ours) for make in (*SHEETS, *further)]

@@ -213,26 +213,27 @@ def tatoeba_by_language(
 def over_layers(
     title: str,
     caption: str,
-    what: tuple[str, str],
-    languages: Sequence[str] = (),
-    quoted: PaperTable | None = None,
+    task: str,
+    metric: str,
+    languages: Sequence[str],
+    published: PaperTable,
 ) -> Make:
     """Returns a sheet with a column for each layer: the numbers of a figure over layers.
 
     Args:
       title: title of the sheet.
       caption: its caption.
-      what: task and metric.
+      task: the benchmark.
+      metric: its metric.
       languages: the averaged languages; () for all.
-      quoted: what the paper prints, in percent; columns are layers.
+      published: what the paper prints, in percent; columns are layers.
     """
-    published = quoted or PaperTable((), ())
 
     def make(ours: Sequence[Entry]) -> Sheet:
         curves = {}
         for entry in ours:
-            for system in entry.systems(what[0]):
-                if curve := layer_curve(entry, *what, system, languages=languages):
+            for system in entry.systems(task):
+                if curve := layer_curve(entry, task, metric, system, languages=languages):
                     curves[entry.label(system)] = curve
         layers = [*map(int, published.columns), *(x for curve in curves.values() for x in curve)]
         columns = tuple(range(max(layers, default=12) + 1))

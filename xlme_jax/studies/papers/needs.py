@@ -124,11 +124,6 @@ class Recipe:
         return [f"gin_configs/finetune/{name}.gin" for name in names if name]
 
 
-def needs(*tasks: str, variant: Variant = "") -> tuple[Need, ...]:
-    """Returns a need for each benchmark."""
-    return tuple(Need(task, variant) for task in tasks)
-
-
 def command(need: Need, recipe: Recipe | None = None, is_large: bool = False) -> str:
     """Returns the shell command that measures a need.
 

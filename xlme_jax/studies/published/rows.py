@@ -75,6 +75,14 @@ def _number(text: str) -> float:
     return float(parts[1]) * _UNITS[parts[2]]
 
 
+def records(path: Path) -> list[dict[str, str]]:
+    """Returns {column: cell} of each row of a TSV file; lines that begin with "#" are comments."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    data = (line for line in lines if not line.startswith("#"))
+    # Editors may remove the tabs of empty cells at the end of a line.
+    return list(csv.DictReader(data, delimiter="\t", quoting=csv.QUOTE_NONE, restval=""))
+
+
 def header(path: Path) -> dict[str, str]:
     """Returns {key: value} of the comments that a file begins with."""
     lines = path.read_text(encoding="utf-8").splitlines()
