@@ -1,14 +1,13 @@
 """A training batch in a terminal, in colours if wanted."""
 
-import itertools
 import os
 import sys
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 
 from xlme_jax.studies.reports import batch_rows
 from xlme_jax.studies.reports.batch_rows import BatchRows, Segment, StreamRows, Token
 from xlme_jax.studies.reports.directions import isolated
+from xlme_jax.studies.reports.text_table import aligned
 from xlme_jax.studies.reports.visible_text import visible
 
 # Most tasks in the table of a stream.
@@ -139,15 +138,4 @@ def draws(stream: StreamRows) -> list[list[str]]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], indent: str) -> Iterator[str]:
-    """Yields the lines of a table; texts are left-justified."""
-    table = [head, *rows]
-    widths = [max(map(_width, column)) for column in itertools.zip_longest(*table, fillvalue="")]
-    for row in table:
-        cells = (isolated(cell) + " " * (width - _width(cell)) for cell, width in zip(row, widths))
-        yield (indent + "  ".join(cells)).rstrip()
-
-
-def _width(text: str) -> int:
-    """Returns the columns that a text takes in a terminal."""
-    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
-    return len(text) + wide - sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)
+    return (indent + line for line in aligned([head, *rows], texts=len(head)))

@@ -12,7 +12,7 @@ from xlme_jax.preparation.text_measures import Content, Side
 from xlme_jax.storage.files import replace_file
 from xlme_jax.studies.reports import pictures
 from xlme_jax.studies.reports.language_families import FAMILIES, family
-from xlme_jax.studies.reports.text_table import aligned
+from xlme_jax.studies.reports.text_table import aligned, tab_separated
 
 TABLE, PICTURE = "inspect.tsv", "inspect.png"
 _DRAWN = 120  # Languages in the picture, those with the most text.
@@ -93,16 +93,15 @@ def table(contents: Sequence[Content]) -> str:
     plain = ["files", "bytes", "texts", "complete", "lines", "duplicates", "evaluation", "unread"]
     titles = ["task", *plain, "skipped"]
     titles += [f"{name}{suffix}" for suffix in ("", "2") for name in (*sides, "family")]
-    lines = ["\t".join(titles)]
+    rows = [titles]
     for content in contents:
         cells = [content.task, *(_text(getattr(content, name)) for name in plain)]
         cells.append("; ".join(f"{count} {why}" for why, count in content.skipped.items()))
         for side in content.sides:
             cells += [_text(getattr(side, name)) for name in sides]
             cells.append(family(side.language))
-        cells += [""] * (len(titles) - len(cells))
-        lines.append("\t".join(cells))
-    return "\n".join(lines) + "\n"
+        rows.append(cells + [""] * (len(titles) - len(cells)))
+    return tab_separated(rows)
 
 
 def _text(value: object) -> str:

@@ -25,16 +25,10 @@ def draw(plots: Sequence[Plot], title: str = "") -> bytes:
     Returns:
       A PNG file.
     """
-    # Figure without pyplot: no global state, no display, and nothing to close.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     columns = min(2, len(plots))
     rows = -(-len(plots) // columns)
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
-    figure = Figure(figsize=(6.0 * columns, 4.0 * rows + 0.6), dpi=120, layout=layout)
-    FigureCanvasAgg(figure)
+    figure = pictures.empty(6.0 * columns, 4.0 * rows + 0.6)
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
     if title:
         figure.suptitle(plain(title), fontsize=14, fontweight="bold")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()

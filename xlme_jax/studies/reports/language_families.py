@@ -1,64 +1,27 @@
-"""Families of languages, by which reports group them."""
+"""Families of languages, by which reports group them (`language_families.tsv`)."""
 
+import csv
 from collections.abc import Mapping
+from pathlib import Path
 
 from xlme_jax.data import languages
 
+
+def _rows() -> list[dict[str, str]]:
+    text = Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    return list(csv.DictReader(lines, delimiter="\t", restval=""))
+
+
+_ROWS = _rows()
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "Germanic": ("af", "de", "en", "nl"),
-    "Romance": ("es", "fr", "it", "pt"),
-    "Slavic": ("bg", "ru"),
-    "Greek": ("el",),
-    "Indo-Aryan": ("bn", "hi", "mr", "ur"),
-    "Iranian": ("fa",),
-    "Uralic": ("et", "fi", "hu"),
-    "Turkic": ("kk", "tr"),
-    "Afro-Asiatic": ("ar", "he"),
-    "Dravidian": ("ml", "ta", "te"),
-    "Austronesian": ("id", "jv", "ms", "tl"),
-    "Austro-Asiatic": ("vi",),
-    "Sino-Tibetan": ("my", "zh"),
-    "Kra-Dai": ("th",),
-    "Japonic": ("ja",),
-    "Koreanic": ("ko",),
-    "Kartvelian": ("ka",),
-    "Niger-Congo": ("sw", "yo"),
-    "Basque": ("eu",),
+    row["family"]: tuple(row["xtreme"].split()) for row in _ROWS if row["xtreme"]
 }
 """{family: XTREME's languages}; Indo-European languages by branch."""
-
-_MORE: Mapping[str, tuple[str, ...]] = {
-    "Germanic": ("da", "fo", "fy", "is", "lb", "nb", "nn", "no", "sv", "yi"),
-    "Romance": ("ca", "gl", "oc", "ro"),
-    "Slavic": ("be", "bs", "cs", "hr", "mk", "pl", "sk", "sl", "sr", "uk"),
-    "Baltic": ("lt", "lv"),
-    "Celtic": ("br", "cy", "ga", "gd"),
-    "Italic": ("la",),
-    "Albanian": ("sq",),
-    "Armenian": ("hy",),
-    "Indo-Aryan": ("as", "gu", "ne", "or", "pa", "sa", "sd", "si"),
-    "Iranian": ("ku", "ps", "tg"),
-    "Turkic": ("az", "ba", "ky", "tk", "tt", "ug", "uz"),
-    "Mongolic": ("mn",),
-    "Afro-Asiatic": ("am", "ha", "kab", "mt", "om", "so", "ti"),
-    "Dravidian": ("kn",),
-    "Austronesian": ("mg", "mi", "sm", "su"),
-    "Austro-Asiatic": ("km",),
-    "Kra-Dai": ("lo",),
-    "Niger-Congo": (
-        *("bbj", "bm", "ee", "ff", "fon", "ig", "lg", "ln", "mos", "ns", "nso", "ny", "rw", "sn"),
-        *("ss", "st", "tn", "ts", "tw", "ve", "wo", "xh", "zu"),
-    ),
-    "Quechuan": ("qu", "quy", "quz"),
-    "Tupian": ("gn", "gug"),
-    "creole": ("ht", "pcm"),
-    "constructed": ("eo", "ia", "vo"),
-}
 _FAMILY = {
-    language: family
-    for table in (FAMILIES, _MORE)
-    for family, members in table.items()
-    for language in members
+    language: row["family"]
+    for row in _ROWS
+    for language in (*row["xtreme"].split(), *row["others"].split())
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from xlme_jax.data.batches import mixing, pair_sampling
+from xlme_jax.studies.reports import pictures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +106,7 @@ def draw(
     Raises:
       ValueError: `highlighted` has an unknown language.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
 
     if unknown := sorted(set(highlighted) - set(languages)):
         raise ValueError(f"no pair has the languages {unknown}; there are {list(languages)}")
@@ -119,8 +118,7 @@ def draw(
     if not len(positive):
         raise ValueError(f"no two of the languages {names} are a pair")
     side = min(max(4.0, 0.11 * len(names)), 12.0)
-    figure = Figure(figsize=(len(panels) * side + 1.2, side + 0.8), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = pictures.empty(len(panels) * side + 1.2, side + 0.8)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     # The colours span six orders of magnitude; smaller values are palest, zero is grey.
     norm = LogNorm(max(positive.min(), positive.max() * 1e-6), positive.max(), clip=True)
@@ -140,4 +138,4 @@ def draw(
     figure.colorbar(
         image, ax=axes, label="probability (grey: never drawn, white: no such pair)", shrink=0.8
     )
-    figure.savefig(path, format="png")
+    path.write_bytes(pictures.png(figure))

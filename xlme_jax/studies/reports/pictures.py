@@ -66,13 +66,9 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
     Returns:
       A PNG file.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(5.5 * len(panels) + 1, 4.2), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(plain(title), fontsize=11, fontweight="bold")
+    figure = empty(5.5 * len(panels) + 1, 4.2, title)
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (encoder, lines) in zip(axes, panels.items()):
         order = sorted(lines, key=lambda line: (line[1], READOUTS.index(line[0])))
@@ -118,12 +114,7 @@ def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str, unit: str = "p
       title: heading.
       unit: label of the vertical axis.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5 * len(axes) + 1, 4.2), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(plain(title), fontsize=11, fontweight="bold")
+    figure = empty(5.5 * len(axes) + 1, 4.2, title)
     panels = figure.subplots(1, len(axes), squeeze=False)[0]
     for axis, (name, curves) in zip(panels, axes.items()):
         _style(axis)
@@ -162,13 +153,7 @@ def bars(groups: Mapping[str, Mapping[str, float]], title: str, unit: str) -> by
 
 def rows(labels: Sequence[str], panels: int) -> "tuple[Figure, Sequence[Axes]]":
     """Returns a figure with a row for each label, from below, and panels side by side."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(
-        figsize=(5 * panels + 1, 0.17 * len(labels) + 1.6), dpi=120, layout="constrained"
-    )
-    FigureCanvasAgg(figure)
+    figure = empty(5 * panels + 1, 0.17 * len(labels) + 1.6)
     axes = figure.subplots(1, panels, squeeze=False, sharey=True)[0]
     for axis in axes:
         axis.set_yticks(range(len(labels)), labels, fontsize=7)
@@ -230,13 +215,27 @@ def plain(text: str, length: int = 80) -> str:
     return shortened(text, length).replace("$", r"\$")
 
 
-def _figure(title: str) -> tuple["Figure", "Axes"]:
+def empty(width: float, height: float, title: str = "") -> "Figure":
+    """Returns a figure without axes.
+
+    Args:
+      width: inches.
+      height: inches.
+      title: heading.
+    """
     # Figure without pyplot: no global state, no display, and nothing to close.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.5, 4.5), dpi=120, layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(plain(title), fontsize=11, fontweight="bold")
+    return figure
+
+
+def _figure(title: str) -> tuple["Figure", "Axes"]:
+    figure = empty(8.5, 4.5)
     axis = figure.subplots()
     axis.set_title(plain(title), fontsize=11, fontweight="bold", loc="left")
     _style(axis)
@@ -287,15 +286,10 @@ def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
     Returns:
       A PNG file.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     rows, columns = np.shape(pair.matrix)
-    figure = Figure(
-        figsize=(2.5 + 0.32 * columns, 2.2 + 0.32 * rows), dpi=120, layout="constrained"
-    )
-    FigureCanvasAgg(figure)
+    figure = empty(2.5 + 0.32 * columns, 2.2 + 0.32 * rows)
     axis = figure.subplots()
     shades = np.asarray(pair.matrix, np.float64)
     axis.imshow(shades, cmap="Blues", vmin=0, vmax=max(float(shades.max(initial=0)), 1e-12))

@@ -23,14 +23,9 @@ def languages(embeddings: Mapping[str, np.ndarray], title: str = "") -> bytes:
     Raises:
       ValueError: there are fewer than three texts in all, or their vectors have one dimension.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     vectors = {name: np.asarray(rows, np.float64) for name, rows in embeddings.items()}
     centred = {name: rows - rows.mean(axis=0) for name, rows in vectors.items()}
-    figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(pictures.plain(title), fontsize=11, fontweight="bold")
+    figure = pictures.empty(10, 4.2, title)
     left, right = figure.subplots(1, 2)
     _draw(left, vectors, "as they are")
     _draw(right, centred, "each language's mean subtracted")

@@ -2,25 +2,37 @@
 
 import csv
 import io
+import itertools
+import unicodedata
 from collections.abc import Iterable, Sequence
+
+from xlme_jax.studies.reports.directions import isolated
 
 
 def aligned(rows: Sequence[Sequence[str]], texts: int = 1) -> list[str]:
     """Returns rows as lines, in columns that two spaces separate.
 
     Args:
-      rows: cells, as many in each row.
+      rows: cells; a row may lack the last ones.
       texts: how many of the first columns are text, aligned to the left; the others are numbers,
         aligned to the right.
     """
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < texts else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]
+    widths = [max(map(_width, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
+    lines = []
+    for row in rows:
+        spaces = (" " * (width - _width(cell)) for cell, width in zip(row, widths))
+        cells = (
+            isolated(cell) + space if number < texts else space + isolated(cell)
+            for number, (cell, space) in enumerate(zip(row, spaces))
+        )
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _width(text: str) -> int:
+    """Returns the columns that a text takes in a terminal."""
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

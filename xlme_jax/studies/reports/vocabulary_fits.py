@@ -10,6 +10,7 @@ import numpy as np
 
 from xlme_jax.storage.files import replace_file
 from xlme_jax.studies.reports import pictures
+from xlme_jax.studies.reports.text_table import tab_separated
 from xlme_jax.vocabularies.vocabulary_measures import Fit
 
 TABLE, PICTURE = "languages.tsv", "languages.png"
@@ -62,14 +63,14 @@ def table(fits: Fits, allocated: Mapping[str, int] | None = None) -> str:
     fields = [field.name for field in dataclasses.fields(Fit)]
     columns = ["language", *(["allocated"] if allocated else [])]
     columns += [f"{name}:{field}" for name in fits for field in fields]
-    lines = ["\t".join(columns)]
+    rows = [columns]
     for language in next(iter(fits.values())):
         cells = [language, *([str(allocated[language])] if allocated else [])]
         for languages in fits.values():
             values = dataclasses.asdict(languages[language])
             cells += [f"{values[field]:.6g}" for field in fields]
-        lines.append("\t".join(cells))
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return tab_separated(rows)
 
 
 def draw(fits: Fits, allocated: Mapping[str, int] | None = None) -> bytes:
