@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from xlme_jax.data.token_ids import UNK_ID
 from xlme_jax.data.vocabulary import MASK_PIECE, SPECIAL_PIECES, Vocabulary
@@ -25,12 +26,8 @@ _SPECIAL = {
     "pad_token": "<pad>",
     "mask_token": MASK_PIECE,
 }
-# Fields of SentencePiece's ModelProto, its pieces, TrainerSpec and NormalizerSpec.
-_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
-_KIND, _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 3, 1, 3, 4, 5
-_MODEL_TYPE, _UNIGRAM, _SPACE_BEHIND = 3, 1, 24
-_CHARSMAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE = 2, 3, 4, 5
-
+_pb2: Any = sentencepiece_model_pb2  # Its classes are made when it is imported.
+_PIECE = _pb2.ModelProto.SentencePiece
 # Characters at which `tokenizers` splits words.
 _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
 _WHITE_SPACE += "\u2028\u2029\u202f\u205f\u3000"
@@ -98,9 +95,8 @@ def _json(content: Any) -> bytes:
 
 def _tokenizer(vocabulary: Vocabulary, marks: Mapping[str, int]) -> dict[str, Any]:
     """Returns the content of tokenizer.json."""
-    processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
-    normalization = _normalization(vocabulary)
-    pieces = list(_pieces(vocabulary, processor))
+    proto, normalization = _proto(vocabulary), _normalization(vocabulary)
+    pieces = list(_pieces(vocabulary, proto))
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     decoders = [{"type": "ByteFallback"}, metaspace]
     steps = list(normalization.steps)
@@ -132,25 +128,23 @@ def _tokenizer(vocabulary: Vocabulary, marks: Mapping[str, int]) -> dict[str, An
             "type": "Unigram",
             "unk_id": UNK_ID,
             "vocab": pieces,
-            "byte_fallback": any(processor.is_byte(i) for i in range(processor.get_piece_size())),
+            "byte_fallback": any(piece.type == _PIECE.BYTE for piece in proto.pieces),
         },
     }
 
 
-def _pieces(
-    vocabulary: Vocabulary, processor: sentencepiece.SentencePieceProcessor
-) -> Iterator[tuple[str, float]]:
+def _pieces(vocabulary: Vocabulary, proto: Any) -> Iterator[tuple[str, float]]:
     """Yields pieces and scores in the order of our ids; ValueError if one cannot be expressed."""
-    whole, kinds = _whole_normalizer(vocabulary), _kinds(vocabulary)
+    whole = _whole_normalizer(vocabulary)
     yield from ((piece, 0.0) for piece in SPECIAL_PIECES)
     # Our id is SentencePiece's + 1 from the fourth piece on.
-    for i in range(len(SPECIAL_PIECES) - 1, processor.get_piece_size()):
-        piece, score = processor.id_to_piece(i), processor.get_score(i)
-        if kinds[i] in (_CONTROL, _UNUSED):
+    for entry in proto.pieces[len(SPECIAL_PIECES) - 1 :]:
+        piece, score = entry.piece, entry.score
+        if entry.type in (_PIECE.CONTROL, _PIECE.UNUSED):
             # SentencePiece never produces these. A piece with a space never matches either, since
             # all spaces become "▁". The score must not be the lowest, which sets that of <unk>.
             piece, score = f" {piece}", 0.0
-        elif kinds[i] == _USER_DEFINED and whole.normalize(piece) != f"▁{piece}":
+        elif entry.type == _PIECE.USER_DEFINED and whole.normalize(piece) != f"▁{piece}":
             raise ValueError(
                 f"{_name(vocabulary)}: user_defined_symbols has {piece!r}, which only "
                 "SentencePiece exempts from normalization. Use a vocabulary without this symbol."
@@ -221,19 +215,13 @@ def _normalization(vocabulary: Vocabulary) -> Normalizer:
     charsmap = _charsmap(vocabulary)
     if not charsmap:
         return Normalizer((), "", ())
-    processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
-    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
-    exempt = [piece for piece, kind in zip(pieces, _kinds(vocabulary)) if kind == _USER_DEFINED]
-    return normalizer(charsmap, pieces, exempt)
+    entries = _proto(vocabulary).pieces
+    exempt = [entry.piece for entry in entries if entry.type == _PIECE.USER_DEFINED]
+    return normalizer(charsmap, [entry.piece for entry in entries], exempt)
 
 
-def _kinds(vocabulary: Vocabulary) -> list[int]:
-    """Returns the kind of each of SentencePiece's pieces."""
-    return [
-        dict(_fields(message)).get(_KIND, _NORMAL)
-        for number, message in _fields(vocabulary.model)
-        if number == _PIECES
-    ]
+def _proto(vocabulary: Vocabulary) -> Any:
+    return _pb2.ModelProto.FromString(vocabulary.model)
 
 
 def _charsmap(vocabulary: Vocabulary) -> bytes:
@@ -242,46 +230,24 @@ def _charsmap(vocabulary: Vocabulary) -> bytes:
     Raises:
       ValueError: the model is unlike XLM-R's.
     """
-    model = dict(_fields(vocabulary.model))
-    specified = dict(_fields(model.get(_NORMALIZER, b"")))
-    trainer = dict(_fields(model.get(_TRAINER, b"")))
-    spaces = [specified.get(field, 1) for field in (_DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE)]
-    if trainer.get(_MODEL_TYPE, _UNIGRAM) != _UNIGRAM or spaces != [1, 1, 1]:
+    proto = _proto(vocabulary)
+    trainer, specified = proto.trainer_spec, proto.normalizer_spec
+    spaces = (
+        specified.add_dummy_prefix,
+        specified.remove_extra_whitespaces,
+        specified.escape_whitespaces,
+    )
+    if trainer.model_type != _pb2.TrainerSpec.UNIGRAM or not all(spaces):
         raise ValueError(
             f"{_name(vocabulary)}: only unigram models that prepend a space to the text and "
             "collapse runs of spaces can be exported, such as XLM-R's and those of `python -m "
             "xlme_jax.train_vocabulary`."
         )
-    if trainer.get(_SPACE_BEHIND):
+    if trainer.treat_whitespace_as_suffix:
         raise ValueError(
             f"{_name(vocabulary)}: treat_whitespace_as_suffix is set, which Hugging Face's "
             "tokenizers do not support. Use a vocabulary without it, such as those of "
             "`python -m xlme_jax.train_vocabulary`."
         )
-    charsmap: bytes = specified.get(_CHARSMAP, b"")
+    charsmap: bytes = specified.precompiled_charsmap
     return charsmap
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yields numbers and contents of the fields of a protobuf message, in order."""
-    position = 0
-
-    def varint() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while position < len(message):
-        number, kind = divmod(varint(), 8)
-        if kind == 0:
-            yield number, varint()
-            continue
-        size = {1: 8, 5: 4}.get(kind) or varint()
-        yield number, message[position : position + size]
-        position += size
