@@ -36,7 +36,10 @@ def added(monkeypatch):
 
 
 def test_tasks_belong_to_one_measure_each():
-    assert measures.names() == ["held_out", "tatoeba", "wordalign", "bucc", "held_out_retrieval"]
+    assert measures.names() == [
+        *("held_out", "tatoeba", "wordalign", "bucc", "flores", "ntrex", "tico19"),
+        "held_out_retrieval",
+    ]
     assert measures.defaults() == ["tatoeba", "wordalign"]
     assert measures.of_task("xnli") is TaskEvaluation
     assert measures.of_task("wmt14_en_de") is None

@@ -171,6 +171,38 @@ def spelled_as(codes: Iterable[str], available: Iterable[str]) -> tuple[str, ...
     return tuple(by_tag.get(tag_or_code(code), code) for code in codes)
 
 
+def distinct_tags(codes: Iterable[str]) -> dict[str, str]:
+    """Returns a tag for each code of one set of files, so that no two have the same.
+
+    It is the canonical tag, except where several codes are one language: then the shortest has it,
+    and the others add what tells them apart: of `eng`, `eng-GB` and `eng_US`, "en", "en-GB" and
+    "en-US", of `apc_Arab` and `ajp_Arab`, "apc" and "apc-x-ajp". `find` knows these too.
+
+    Args:
+      codes: Languages in any spelling, all different.
+
+    Raises:
+      ValueError: A code is not a language.
+    """
+    tags: dict[str, str] = {}
+    for code in sorted(codes, key=_by_length):
+        tag, parts = canonical(code), _parts(code)
+        if tag in tags.values():
+            last = parts[-1]
+            if len(parts) > 1 and last.upper() in _english().territories:
+                tag += f"-{last.upper()}"
+            else:
+                tag += f"-x-{last if _GLOTTOCODE.fullmatch(last) else parts[0]}"
+        tags[code] = code if tag in tags.values() else tag
+    return tags
+
+
+def _by_length(code: str) -> tuple[int, bool, str]:
+    """Returns a key by which codes without a region, and of ISO 639 itself, come first."""
+    parts, language = _parts(code), find(code)
+    return len(parts), language is not None and parts[0] != language.code, code
+
+
 def script(code: str) -> str:
     """Returns the ISO 15924 code of a language's script; "Zzzz" if it is not known."""
     language = find(code)

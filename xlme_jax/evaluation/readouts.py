@@ -15,7 +15,10 @@ from a plain cosine. Retrieval accuracy therefore means little without the name 
     training pairs. It tells "aligned up to a rotation" from "not aligned".
 """
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -37,12 +40,32 @@ _NEEDS_CENTRES = ("centred", "centred_csls", "procrustes")
 # Similarities copied at once to find neighbours, 4 bytes each.
 _BLOCK = 1 << 22
 
-# "forward", "backward" and "found", as `search` returns them.
+# How the nearest of a text's nearest neighbours is chosen; see `Margins`.
+Margin = Literal["ratio", "distance", "absolute"]
+
+# "forward", "backward" and "found", as `search` returns them, and the two of `Margins`.
 Found = Mapping[str, np.ndarray]
 # Mean embeddings of the source and the target language at each layer, [K, D] each.
 Centres = tuple[np.ndarray, np.ndarray]
 # (readout, "trained" or "untrained") -> {layer: accuracy}.
 ReadoutLines = Mapping[tuple[str, str], Mapping[int, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Margins:
+    """Search by margin, as LASER's xsim does (Artetxe and Schwenk 2019, Eq. 1 to 3).
+
+    A text chooses among its nearest neighbours on the other side. The score of two texts is their
+    cosine, divided by the mean cosine of both with their neighbours ("ratio"), less this mean
+    ("distance"), or the cosine itself ("absolute").
+
+    Attributes:
+      margin: the score.
+      neighbours: k; fewer if there are fewer texts.
+    """
+
+    margin: Margin = "ratio"
+    neighbours: int = 4
 
 
 def check(readouts: Sequence[str], setting: str) -> None:
@@ -68,6 +91,7 @@ def search(
     centres: Centres | None = None,
     rotation: np.ndarray | None = None,
     readouts: Sequence[str] = READOUTS,
+    margins: Margins | None = None,
 ) -> dict[str, Found]:
     """Searches every source among all targets, and every target among all sources.
 
@@ -77,20 +101,23 @@ def search(
       centres: means of the two languages; None skips the readouts that need them.
       rotation: [K, D, D] from `orthogonal_map`; None skips "procrustes".
       readouts: names of readouts.
+      margins: settings of a second search, by margin, for the readouts without CSLS.
 
     Returns:
       readout -> "forward", float32[K, N]: 1 for each source whose best target is its translation,
       else 0. If k candidates tie for the best and the translation is one of them, it counts 1/k,
       so that an encoder that maps all texts to one point gets chance, 1/N. Non-finite embeddings
       find nothing. "backward", float32[K, N]: the same for each target. "found",
-      int32[K, N]: the best source of each target.
+      int32[K, N]: the best source of each target. With `margins`, "forward_margin" and
+      "backward_margin", int32[K, N]: the target that each source finds so, and the source that each
+      target finds; -1 for non-finite embeddings.
     """
     names = available(readouts, centres is not None, rotation is not None)
     layers = []
     for layer in range(len(source)):
         means = None if centres is None else (centres[0][layer], centres[1][layer])
         turn = None if rotation is None else rotation[layer]
-        layers.append(_search(source[layer], target[layer], means, turn, names))
+        layers.append(_search(source[layer], target[layer], means, turn, names, margins))
     return {
         name: {way: np.stack([layer[name][way] for layer in layers]) for way in layers[0][name]}
         for name in names
@@ -172,6 +199,7 @@ def _search(
     centres: Centres | None,
     rotation: np.ndarray | None,
     names: Sequence[str],
+    margins: Margins | None,
 ) -> dict[str, Found]:
     """Computes `search` for one layer."""
     count = len(source)
@@ -193,7 +221,11 @@ def _search(
             if name is not None and name in names:
                 if name == local:
                     scores = _csls(scores, sizes)
-                best = jax.device_get(_best(scores))
+                best = _best(scores)
+                if name == plain and margins is not None:
+                    neighbours = min(margins.neighbours, count)
+                    best |= _nearest_by_margin(scores, margins.margin, neighbours)
+                best = jax.device_get(best)
                 by_readout[name] = {way: values[:count] for way, values in best.items()}
     return by_readout
 
@@ -234,6 +266,39 @@ def _best(score: jax.Array) -> dict[str, jax.Array]:
         return (gold == best) / jnp.maximum(ties, 1)
 
     return {"forward": right(1), "backward": right(0), "found": score.argmax(0)}
+
+
+@functools.partial(jax.jit, static_argnames=("margin", "neighbours"))
+def _nearest_by_margin(
+    similarity: jax.Array, margin: Margin, neighbours: int
+) -> dict[str, jax.Array]:
+    """Returns what each text finds by margin; see `search`.
+
+    Args:
+      similarity: [N, M] from `_cosines`, which is -inf at padding.
+      margin: the score.
+      neighbours: not more than the texts of a side that are not padding.
+    """
+    cosines, indices = jax.lax.top_k(similarity, neighbours)
+    back_cosines, back_indices = jax.lax.top_k(similarity.T, neighbours)
+    means, back_means = cosines.mean(axis=1), back_cosines.mean(axis=1)
+
+    def nearest(
+        cosines: jax.Array, indices: jax.Array, means: jax.Array, other_means: jax.Array
+    ) -> jax.Array:
+        neighbourhood = (means[:, None] + other_means[indices]) / 2
+        scores = {
+            "ratio": cosines / neighbourhood,
+            "distance": cosines - neighbourhood,
+            "absolute": cosines,
+        }[margin]
+        nearest = jnp.take_along_axis(indices, scores.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return jnp.where(jnp.isfinite(scores).all(axis=1), nearest, -1)
+
+    return {
+        "forward_margin": nearest(cosines, indices, means, back_means),
+        "backward_margin": nearest(back_cosines, back_indices, back_means, means),
+    }
 
 
 def _neighbourhood(similarity: jax.Array, axis: int, sizes: jax.Array) -> jax.Array:

@@ -65,6 +65,7 @@ def figures(
     setting: str,
     accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
     groups: Mapping[str, Sequence[str]],
+    first_layer: int = 0,
 ) -> list[Result]:
     """Returns the results of a retrieval task at each layer.
 
@@ -75,6 +76,7 @@ def figures(
       accuracies: {language or pair: {readout: {metric: float64[K]}}}.
       groups: {name of a mean: its members}. A group has results only for readouts that all its
         members have, because means over different languages must not be compared.
+      first_layer: layer of the first of the K values.
     """
     results = []
     for name, members in groups.items():
@@ -87,7 +89,7 @@ def figures(
                 results += [
                     Result(task, name, metric, float(value), split, layer, setting=how,
                            readout=readout)
-                    for layer, value in enumerate(mean)
+                    for layer, value in enumerate(mean, first_layer)
                 ]  # fmt: skip
     return results
 

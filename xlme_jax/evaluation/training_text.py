@@ -121,12 +121,20 @@ class Fitted:
         source: np.ndarray,
         target: np.ndarray,
         names: Sequence[str] = readouts.READOUTS,
+        margins: readouts.Margins | None = None,
     ) -> dict[str, readouts.Found]:
         """Runs `readouts.search` on embeddings [K, N, D] with the languages' means and rotation."""
         centres = self.centres(languages)
         tags = tag_or_code(languages[0]), tag_or_code(languages[1])
         rotation = self.rotations.get(tags) if centres else None
-        return readouts.search(source, target, centres, rotation, names)
+        return readouts.search(source, target, centres, rotation, names, margins)
+
+    def at(self, layers: slice) -> "Fitted":
+        """Returns the means and rotations of some layers."""
+        return Fitted(
+            {language: mean[layers] for language, mean in self.means.items()},
+            {pair: rotation[layers] for pair, rotation in self.rotations.items()},
+        )
 
     def centres(self, languages: tuple[str, str]) -> tuple[np.ndarray, np.ndarray] | None:
         """Returns the means of two languages in any spelling; None if one has no text."""

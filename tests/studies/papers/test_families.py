@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
+from xlme_jax.data.language_families import FAMILIES
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results
 from xlme_jax.studies.papers import families
 from xlme_jax.studies.papers.entries import Entry
-from xlme_jax.studies.reports.language_families import FAMILIES
 
 
 def entry(name, *runs):

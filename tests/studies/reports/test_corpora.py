@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from xlme_jax.data.language_families import _FAMILY, _ROWS, family
 from xlme_jax.preparation.text_measures import Content, Side
 from xlme_jax.studies.reports import corpora
-from xlme_jax.studies.reports.language_families import _FAMILY, _ROWS, family
 
 DOCUMENTS = Content("cc100_sw", (Side("sw", 50.4),), 2, 1_234_567, 10, True, 200, 3, None, {})
 SIDES = (Side("en", 20.0, 0.25, 1.5, 0.125), Side("xx", 30.0, 0.5, 2.5))

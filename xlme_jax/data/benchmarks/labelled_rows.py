@@ -61,6 +61,12 @@ _FOLDERS = {
     "chemprot_types": ("chemprot", "ChemProt_Corpus"),
     "bucc": ("bucc2018",),
     "wordalign": ("alignment-test-sets",),
+    "sib200": ("sib-200",),
+    "massive": ("amazon-massive-dataset-1.0", "amazon-massive-dataset-1.1", "1.0", "1.1"),
+    "taxi1500": ("Taxi1500",),
+    "flores": ("flores_plus", "flores200_dataset", "flores101_dataset"),
+    "ntrex": ("NTREX-128", "NTREX"),
+    "tico19": ("tico-19", "tico19-testset"),
     **{name: (folder, f"glue/{folder}") for name, folder in _GLUE.items()},
 }
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
+from xlme_jax.data.language_families import FAMILIES
 from xlme_jax.studies.papers.entries import Entry, score
 from xlme_jax.studies.papers.sheets import Cell, Sheet
 from xlme_jax.studies.reports import pictures
-from xlme_jax.studies.reports.language_families import FAMILIES
 
 TASKS = ("xquad", "mlqa", "tydiqa", "xnli", "pawsx")
 """The benchmarks of XY-LENT's Table 1; questions count by F1, the others by accuracy."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.benchmarks.typology import script_distance, word_order_distance
+from xlme_jax.data.language_families import FAMILIES
 from xlme_jax.evaluation import scores, similarity
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers.entries import (
@@ -18,7 +19,6 @@ from xlme_jax.studies.papers.entries import (
 from xlme_jax.studies.papers.families import TASKS
 from xlme_jax.studies.papers.sheets import Cell, Sheet
 from xlme_jax.studies.reports import pictures
-from xlme_jax.studies.reports.language_families import FAMILIES
 
 _TASK = Tatoeba.about.name
 _METRICS = ("accuracy", *similarity.METRICS)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from xlme_jax.data.language_families import FAMILIES, family
 from xlme_jax.preparation.text_measures import Content, Side
 from xlme_jax.storage.files import replace_file
 from xlme_jax.studies.reports import pictures
-from xlme_jax.studies.reports.language_families import FAMILIES, family
 from xlme_jax.studies.reports.text_table import aligned, tab_separated
 
 TABLE, PICTURE = "inspect.tsv", "inspect.png"

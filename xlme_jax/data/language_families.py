@@ -1,4 +1,9 @@
-"""Families of languages, by which reports group them (`language_families.tsv`)."""
+"""Families of languages, by which evaluations and reports group them (`language_families.tsv`).
+
+Families are those of Glottolog (Hammarström et al., 2024, https://glottolog.org) under their usual
+names, with the branches of Indo-European; Niger-Congo is in the sense of Ethnologue, with Mande.
+The languages are XTREME's, and those of FLORES+, NTREX-128, TICO-19 and MASSIVE.
+"""
 
 import csv
 from collections.abc import Mapping

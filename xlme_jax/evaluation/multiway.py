@@ -1,0 +1,381 @@
+"""Retrieval over many-to-many sets: FLORES, NTREX-128 and TICO-19, by language and family.
+
+Each language's sentences are searched among those of a pivot, English, and the other way round;
+other pairs on request. Figures are accuracy@1 with every readout, as for Tatoeba, and the error of
+LASER's xsim, a search by margin (`readouts.Margins`), in the readouts without CSLS. Each language
+is encoded once, and all layers are evaluated in one pass.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from xlme_jax.data import languages
+from xlme_jax.data.benchmarks import multiway_sets
+from xlme_jax.data.benchmarks.parallel_sets import is_pair, languages_of_pair
+from xlme_jax.data.language_families import family
+from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.evaluation import encoding, readouts
+from xlme_jax.evaluation.measure import About, LayerFigure, Measure, ScoreColumn, ScoreTable
+from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
+from xlme_jax.evaluation.readouts import Margin, Margins
+from xlme_jax.evaluation.retrieval import TRAINED, figures
+from xlme_jax.evaluation.training_text import EncodedSample, Fitted
+from xlme_jax.validation.fields import check_at_least
+
+MEAN = "mean"
+PAIRS = "mean-pairs"
+_NO_FAMILY = "other"
+_WAYS = ("forward", "backward")
+# Readout -> metric -> value at each layer, float64[K].
+_Figures = dict[str, dict[str, np.ndarray]]
+
+
+def _about(name: str, title: str) -> About:
+    return About(
+        name=name,
+        reads_data="if_there",
+        averaged=(MEAN,),
+        by_readout=True,
+        lower_is_better=("xsim", "xsim_forward", "xsim_backward"),
+        hub_type="sentence-similarity",
+        tables=(
+            ScoreTable(
+                f"{title} sentence retrieval",
+                "Accuracy@1 and error of xsim, cosine, mean over all languages with English.",
+                (
+                    ScoreColumn("xx→en", "accuracy_forward", (MEAN,)),
+                    ScoreColumn("en→xx", "accuracy_backward", (MEAN,)),
+                    ScoreColumn("xsim xx→en", "xsim_forward", (MEAN,)),
+                    ScoreColumn("xsim en→xx", "xsim_backward", (MEAN,)),
+                ),
+            ),
+        ),
+        figure=LayerFigure(
+            f"{title} over layers",
+            "accuracy@1 in percent",
+            "mean over all languages with English and both directions",
+        ),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Multiway(Measure):
+    """Sentence retrieval on a many-to-many set; subclasses name the set.
+
+    Attributes:
+      folder: folder with the set's files, as distributed (`data.benchmarks.multiway_sets.LAYOUTS`).
+      languages: languages to search with the pivot, and pairs such as "fr-sw"; empty for all
+        languages.
+      pivot: language that is searched with all others.
+      all_pairs: whether all pairs without the pivot are evaluated too, at `layer` alone.
+      split: "test" or "validation" (FLORES: devtest and dev).
+      layer: layer of the headline; None for the middle one. Results contain every layer.
+      pooling: see `Tatoeba`.
+      length: maximum tokens per sentence, including specials; longer sentences are truncated.
+      batch_tokens: tokens encoded at once.
+      readouts: how sentences are compared (`evaluation.readouts`); "raw" is always among them.
+      margin: score of xsim, "ratio", "distance" or "absolute".
+      neighbours: number of nearest neighbours that xsim chooses among.
+    """
+
+    folder: str
+    languages: tuple[str, ...] = ()
+    pivot: str = "en"
+    all_pairs: bool = False
+    split: str = "test"
+    layer: int | None = None
+    pooling: encoding.Pooling = "mean"
+    length: int = 512
+    batch_tokens: int = encoding.BATCH_TOKENS
+    readouts: tuple[str, ...] = readouts.READOUTS
+    margin: Margin = "ratio"
+    neighbours: int = 4
+
+    def __post_init__(self) -> None:
+        encoding.check(self)
+        readouts.check(self.readouts, f"{type(self).__name__}.readouts")
+        check_at_least(self, type(self).__name__, 1, "neighbours")
+
+    def build(self, subject: Subject) -> Evaluation:
+        """Reads the sentences and returns a function that evaluates a model's parameters.
+
+        Raises:
+          ValueError: the folder or a language is missing, a file is damaged, or the encoder has no
+            such layer.
+        """
+        name = type(self).__name__
+        headline = encoding.choose_layer(self.layer, subject.num_layers, f"{name}.layer")
+        report = ReadReport()
+        sentences = multiway_sets.read(self.about.name, self.folder, self.split, report)
+        plan = self._plan(tuple(sentences))
+        length = min(self.length, subject.max_length or self.length)
+
+        def lay_out(texts: Sequence[encoding.Text]) -> list[encoding.Batch]:
+            return encoding.batches(texts, subject.row_multiple, self.batch_tokens)
+
+        sides = {code: _Side(sentences[code], subject, length, lay_out) for code in plan.languages}
+        readout_names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
+        sample = EncodedSample(
+            subject.training_text, plan.all_pairs, length, lay_out, readout_names
+        )
+        pooled = jax.jit(encoding.pool_all(subject.encode, self.pooling))
+        # All pairs of a hundred languages are compared at one layer, those that were named at all.
+        layers = slice(headline, headline + 1) if self.all_pairs else slice(None)
+
+        def evaluate(params: Any) -> Outcome:
+            fitted = sample.fit(pooled, params)
+            pivot = sides[plan.pivot].embed(pooled, params)
+            figures_of: dict[str, _Figures] = {}
+            states = {}
+            for code, side in sides.items():
+                of_side = pivot if code == plan.pivot else side.embed(pooled, params)
+                if code in plan.sources:
+                    figures_of[code] = self._search(
+                        (code, plan.pivot), sides, (of_side, pivot), fitted, readout_names
+                    )
+                if code in plan.paired:
+                    states[code] = of_side[layers].copy()
+            of_layers = fitted.at(layers)
+            between = {
+                "-".join(pair): self._search(
+                    pair, sides, (states[pair[0]], states[pair[1]]), of_layers, readout_names
+                )
+                for pair in plan.pairs
+            }
+            counts = {
+                "-".join(pair) if pair in plan.pairs else pair[0]: len(_shared(pair, sides)[0])
+                for pair in plan.all_pairs
+            }
+            results = self._results(figures_of, plan.groups(figures_of), counts)
+            if between:
+                groups = {x: (x,) for x in between} | {PAIRS: tuple(between)}
+                results += self._results(between, groups, counts, layers.start or 0)
+            return self._outcome(results, headline, counts, report)
+
+        return evaluate
+
+    def _plan(self, available: Sequence[str]) -> "_Plan":
+        """Returns what is compared.
+
+        Raises:
+          DataError: a language is not in the set.
+        """
+        by_tag = {code: code for code in available if languages.tag_or_code(code) == code}
+
+        def spelled(code: str) -> str:
+            name = code if code in available else by_tag.get(languages.tag_or_code(code))
+            if name is None:
+                raise DataError(
+                    f"{self.folder}: {code!r} is not in {self.about.name}, {self.split}; choose "
+                    f"from {', '.join(available)}"
+                )
+            return name
+
+        pivot = spelled(self.pivot)
+        named = [code for code in self.languages if code not in available and is_pair(code)]
+        pairs = [tuple(map(spelled, languages_of_pair(code))) for code in named]
+        sources = [spelled(code) for code in self.languages if code not in named]
+        if not self.languages:
+            sources = list(available)
+        sources = [code for code in dict.fromkeys(sources) if code != pivot]
+        sources += [x if y == pivot else y for x, y in pairs if pivot in (x, y)]
+        if self.all_pairs:
+            pairs += itertools.combinations(sources, 2)
+        return _Plan(
+            pivot,
+            tuple(dict.fromkeys(sources)),
+            tuple(dict.fromkeys((x, y) for x, y in pairs if pivot not in (x, y))),
+        )
+
+    def _search(
+        self,
+        pair: tuple[str, str],
+        sides: Mapping[str, "_Side"],
+        states: tuple[np.ndarray, np.ndarray],
+        fitted: Fitted,
+        readout_names: Sequence[str],
+    ) -> _Figures:
+        """Returns the figures of a pair from the states of its sides, [K, N, D] each."""
+        units = _shared(pair, sides)
+        source, target = (of_side[:, rows] for of_side, rows in zip(states, units))
+        margins = Margins(self.margin, self.neighbours)
+        by_readout = fitted.search(pair, source, target, readout_names, margins)
+        # Equal texts are the same translation, as in LASER's evaluation.
+        texts = [sides[code].text_ids[rows] for code, rows in zip(pair, units)]
+        values: _Figures = {}
+        for name, hits in by_readout.items():
+            of_readout = {
+                "accuracy" if way == "mean" else f"accuracy_{way}": accuracy
+                for way, accuracy in readouts.accuracies(hits).items()
+            }
+            for way, candidates in zip(_WAYS, texts[::-1]):
+                if (nearest := hits.get(f"{way}_margin")) is not None:
+                    is_wrong = (candidates[nearest] != candidates) | (nearest < 0)
+                    of_readout[f"xsim_{way}"] = is_wrong.mean(axis=1, dtype=np.float64)
+            if "xsim_forward" in of_readout:
+                errors = of_readout["xsim_forward"] + of_readout["xsim_backward"]
+                of_readout["xsim"] = errors / 2
+            values[name] = of_readout
+        return values
+
+    def _results(
+        self,
+        figures_of: Mapping[str, _Figures],
+        groups: Mapping[str, Sequence[str]],
+        counts: Mapping[str, int],
+        first_layer: int = 0,
+    ) -> list[Result]:
+        """Returns the results of languages or pairs, and their means."""
+        task = self.about.name
+        chance = {
+            name: float(np.mean([1 / counts[member] for member in members]))
+            for name, members in groups.items()
+        }
+        setting = (
+            f"{encoding.POOLINGS[self.pooling]}; {{}}; xsim: {self.margin} margin, "
+            f"k = {self.neighbours}; {encoding.LAYERS}"
+        )
+        return [
+            Result(task, name, "accuracy", value, self.split, system="chance")
+            for name, value in chance.items()
+        ] + figures(task, self.split, setting, figures_of, groups, first_layer)
+
+    def _outcome(
+        self,
+        results: Sequence[Result],
+        headline: int,
+        counts: Mapping[str, int],
+        report: ReadReport,
+    ) -> Outcome:
+        """Returns the outcome, with a table of languages and families at the headline's layer."""
+        task = self.about.name
+        rows: dict[str, dict[str, float]] = {}
+        values: dict[str, float] = {}
+        for result in results:
+            if result.readout != readouts.RAW or result.layer not in (headline, None):
+                continue
+            metric = result.metric if result.system == "model" else "chance"
+            rows.setdefault(result.language, {})[metric] = result.value
+            if result.language == MEAN:
+                values[f"{task}/{metric}"] = result.value
+        metrics = ("accuracy_forward", "accuracy_backward", "xsim_forward", "xsim_backward")
+        lines = ["\t".join(("language", "family", "sentences", *metrics))]
+        for name, of_name in rows.items():
+            count = str(counts[name]) if name in counts else ""
+            cells = (f"{of_name[metric]:.4f}" for metric in metrics)
+            lines.append("\t".join((name, family(name), count, *cells)))
+        return Outcome(
+            tuple(results),
+            values,
+            {f"{task}_languages.tsv": "\n".join(lines) + "\n"},
+            dict(report.skipped),
+            repaired=dict(report.repaired),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Flores(Multiway):
+    """Sentence retrieval on FLORES+ or FLORES-200 (devtest); its fields are those of `Multiway`."""
+
+    about: ClassVar[About] = _about("flores", "FLORES")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ntrex(Multiway):
+    """Sentence retrieval on NTREX-128; its fields are those of `Multiway`."""
+
+    about: ClassVar[About] = _about("ntrex", "NTREX-128")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tico19(Multiway):
+    """Sentence retrieval on TICO-19; its fields are those of `Multiway`."""
+
+    about: ClassVar[About] = _about("tico19", "TICO-19")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """What is compared.
+
+    Attributes:
+      pivot: the pivot.
+      sources: languages that are compared with the pivot.
+      pairs: pairs without the pivot.
+    """
+
+    pivot: str
+    sources: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...]
+
+    @property
+    def all_pairs(self) -> list[tuple[str, str]]:
+        """All pairs, first those with the pivot."""
+        return [*((code, self.pivot) for code in self.sources), *self.pairs]
+
+    @property
+    def paired(self) -> set[str]:
+        """Languages of the pairs without the pivot."""
+        return set(itertools.chain(*self.pairs))
+
+    @property
+    def languages(self) -> list[str]:
+        """All languages, the pivot first."""
+        return list(dict.fromkeys([self.pivot, *itertools.chain(*self.all_pairs)]))
+
+    def groups(self, figures_of: Mapping[str, _Figures]) -> dict[str, tuple[str, ...]]:
+        """Returns {name of a mean: languages}, and each language for itself.
+
+        Varieties of the pivot's language, such as "en-GB", are in no mean: their sentences are no
+        translations.
+        """
+        members = tuple(
+            x for x in figures_of if not languages.same_language(x, self.pivot)
+        ) or tuple(figures_of)
+        trained = tuple(x for x in members if "centred" in figures_of[x])
+        groups = {x: (x,) for x in figures_of}
+        if members:
+            groups[MEAN] = members
+        if 0 < len(trained) < len(members):
+            groups[TRAINED] = trained
+        for name in sorted({family(x) or _NO_FAMILY for x in members}):
+            of_family = tuple(x for x in members if (family(x) or _NO_FAMILY) == name)
+            groups[f"{MEAN}-{name}"] = of_family
+        return groups
+
+
+class _Side:
+    """The sentences of a language: those that it has, and their rows.
+
+    Attributes:
+      units: int[n], numbers of the sentences that the language has, ascending.
+      text_ids: int[n], equal for equal sentences.
+    """
+
+    def __init__(
+        self,
+        sentences: Sequence[str],
+        subject: Subject,
+        length: int,
+        lay_out: Callable[[Sequence[encoding.Text]], list[encoding.Batch]],
+    ):
+        self.units = np.array([i for i, text in enumerate(sentences) if text], np.int64)
+        texts = [text for text in sentences if text]
+        self.text_ids = np.unique(texts, return_inverse=True)[1]
+        self._batches = lay_out(encoding.texts_of(subject.vocabulary, texts, length))
+
+    def embed(self, pooled: Callable[[Any, Rows], jax.Array], params: Any) -> np.ndarray:
+        """Returns the states of all layers, float32[K, n, D]."""
+        return encoding.embed(pooled, params, self._batches).swapaxes(0, 1)
+
+
+def _shared(pair: tuple[str, str], sides: Mapping[str, _Side]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which of the sentences of both sides are translations of each other."""
+    units = (sides[code].units for code in pair)
+    _, source, target = np.intersect1d(*units, assume_unique=True, return_indices=True)
+    return source, target
