@@ -174,6 +174,52 @@ def test_americasnli(tmp_path, place):
     assert texts(read("americasnli", tmp_path, "validation", "quy")[0]) == [("a", "b", "neutral")]
 
 
+def test_sib200(tmp_path):
+    row = '1\tsports\t"Run, ""quick"" now"\n2\tscience/technology\tA "cell".\n'
+    for code in ("eng_Latn", "swh_Latn", "arb_Latn", "apc_Arab", "ajp_Arab"):
+        for split in ("train", "dev", "test"):
+            path = tmp_path / "data" / "annotated" / code / f"{split}.tsv"
+            write_file(path, f"index_id\tcategory\ttext\n{row}")
+    languages = ("apc", "apc-x-ajp", "ar-Latn", "en", "sw")
+    splits = ("train", "validation", "test")
+    assert benchmark("sib200").available(tmp_path) == dict.fromkeys(splits, languages)
+    examples, _ = read("sib200", tmp_path, "test", "sw")
+    expected = [('Run, "quick" now', "sports"), ('A "cell".', "science/technology")]
+    assert texts(examples) == expected
+
+
+def test_massive(tmp_path):
+    rows = [
+        {"id": "0", "locale": "sw-KE", "partition": partition, "intent": "alarm_set", "utt": text}
+        for partition, text in (("train", "a"), ("dev", "b"), ("test", "c"), ("test", "d"))
+    ]
+    path = tmp_path / "1.1" / "data" / "sw-KE.jsonl"
+    write_file(path, "".join(json.dumps(row) + "\n" for row in rows))
+    write_file(path.parent / "zh-TW.jsonl", json.dumps(rows[0]) + "\n")
+    assert benchmark("massive").available(tmp_path)["test"] == ("sw", "zh-Hant")
+    for split, expected in (("train", "a"), ("validation", "b"), ("test", "cd")):
+        examples, _ = read("massive", tmp_path, split, "sw")
+        assert texts(examples) == [(text, "alarm_set") for text in expected]
+    with pytest.raises(DataError, match=r"zh-TW.jsonl: no example of 'zh-Hant' in this file"):
+        read("massive", tmp_path, "test", "zh-Hant")
+    rows[2]["intent"] = "nothing"
+    write_file(path, "".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match="line 3: label 'nothing' is not one of alarm_query"):
+        read("massive", tmp_path, "test", "sw")
+    write_file(path, "not JSON\n" + json.dumps(rows[0]) + "\n")
+    with pytest.raises(DataError, match=r"line 1: 1 columns, expected 3: partition, .*JSON object"):
+        read("massive", tmp_path, "train", "sw")
+
+
+@pytest.mark.parametrize("file", ["eng_data__eng_{}.tsv", "eng__{}.tsv", "data__{}__eng.tsv"])
+def test_taxi1500(tmp_path, file):
+    for name in ("train", "dev", "test"):
+        write(tmp_path, **{file.format(name): "43003016\tFaith\tFor God so loved .\n"})
+    assert benchmark("taxi1500").available(tmp_path)["test"] == ("en",)
+    examples, _ = read("taxi1500", tmp_path, "test", "en")
+    assert texts(examples) == [("For God so loved .", "Faith")]
+
+
 GLUE = {
     "cola": ("CoLA", "gj04\t1\t\tIt ran.\n", None, ("It ran.", "1")),
     "sst2": ("SST-2", "sentence\tlabel\ngood \t1\n", None, ("good", "1")),

@@ -29,6 +29,11 @@ def test_micro_f1_counts_a_wrong_class_twice():
     assert scores.micro_f1([1, 2], [1, 2]) == 1
 
 
+def test_macro_f1_is_the_mean_over_classes_that_occur():
+    gold, predicted = [0, 0, 1, 4], [0, 1, 1, 2]
+    assert scores.macro_f1(gold, predicted) == pytest.approx((2 / 3 + 2 / 3 + 0 + 0) / 4)
+
+
 def test_matthews():
     # True positives 3, true negatives 4, false positives 2, false negatives 1.
     gold = [1] * 4 + [0] * 6

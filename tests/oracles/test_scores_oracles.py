@@ -96,9 +96,11 @@ def test_two_classes(sklearn, sides):
 
 @examples
 @given(st.integers(1, 5).flatmap(lambda classes: pairs(st.integers(0, classes))))
-def test_micro_f1(sklearn, sides):
+def test_micro_and_macro_f1(sklearn, sides):
     expected = sklearn.f1_score(*sides, labels=range(1, 6), average="micro", zero_division=0)
     assert scores.micro_f1(*sides) == pytest.approx(expected, **EXACTLY)
+    expected = sklearn.f1_score(*sides, average="macro", zero_division=0)
+    assert scores.macro_f1(*sides) == pytest.approx(expected, **EXACTLY)
 
 
 @examples

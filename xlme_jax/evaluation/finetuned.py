@@ -136,7 +136,7 @@ class TaskEvaluation(Measure):
     def _languages(self, task: Benchmark) -> Sequence[str]:
         available = task.available(self._folder(task)).get(self.split, ())
         # Reading reports missing files.
-        return spelled_as(self.languages, available) or available or task.languages
+        return spelled_as(self.languages, available) or available or task.languages or ("en",)
 
     def _folder(self, task: Benchmark) -> str:
         if labelled_rows.is_embedded(task.name):

@@ -3,7 +3,7 @@
 Gold and predicted items depend on the kind of task:
 
 - classification: a class id each; accuracy, f1 (of one class), micro_f1 (of all classes but the
-  first), matthews, as in scikit-learn.
+  first), macro_f1 (its mean over classes), matthews, as in scikit-learn.
 - regression: a float each; pearson, spearman, as in SciPy.
 - tagging: a sequence of tag names each; chunk_f1, token_accuracy, as in seqeval.
 - question_answering: a collection of accepted answers against one text; f1, exact_match, by the
@@ -85,6 +85,13 @@ def micro_f1(gold: Classes, predicted: Classes, none: int = 0) -> float:
     truth, guess = np.asarray(gold), np.asarray(predicted)
     both = (truth != none).sum() + (guess != none).sum()
     return float(2 * ((truth == guess) & (truth != none)).sum() / both) if both else 0.0
+
+
+def macro_f1(gold: Classes, predicted: Classes) -> float:
+    """Returns the mean of the F1 of all classes that are in gold or predicted."""
+    _check_lengths(gold, predicted)
+    classes = np.unique(np.concatenate([gold, predicted]))
+    return float(np.mean([f1(gold, predicted, positive) for positive in classes]))
 
 
 def matthews(gold: Classes, predicted: Classes) -> float:
@@ -226,7 +233,13 @@ def _check_tags(gold: Tags, predicted: Tags) -> None:
 
 # Metric names available to benchmarks.
 METRICS: Mapping[Kind, Mapping[str, Callable[..., float]]] = {
-    "classification": {"accuracy": accuracy, "f1": f1, "micro_f1": micro_f1, "matthews": matthews},
+    "classification": {
+        "accuracy": accuracy,
+        "f1": f1,
+        "micro_f1": micro_f1,
+        "macro_f1": macro_f1,
+        "matthews": matthews,
+    },
     "regression": {"pearson": pearson, "spearman": spearman},
     "tagging": {"chunk_f1": chunk_f1, "token_accuracy": token_accuracy},
     "question_answering": {"f1": answer_spans.f1, "exact_match": answer_spans.exact_match},

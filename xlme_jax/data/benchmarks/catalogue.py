@@ -56,7 +56,7 @@ class Benchmark:
       labels: names of the classes or tags in order of their ids; () for regression and questions.
       metrics: names of the metrics (see `xlme_jax.evaluation.scores`); the first one selects the
         checkpoint on the validation split.
-      languages: the languages that papers average over.
+      languages: the languages that papers average over; () for all in the files.
       gap_metric: metric of the transfer gap.
       source: the reader.
       translated_apart: whether translated training data is a split of its own, because languages
@@ -255,6 +255,79 @@ _PAWSX = Benchmark(
                 ],
                 "x-final",
             ),
+        )
+    ),
+)
+
+# --- Sentences in many languages ---
+
+_SIB200 = Benchmark(
+    name="sib200",
+    kind="classification",
+    labels=_codes("entertainment geography health politics science/technology sports travel"),
+    metrics=("accuracy", "macro_f1"),
+    languages=(),
+    gap_metric="accuracy",
+    source=Official(
+        _folders(
+            [Layout("{tag}/{split}.tsv", TextTable(("text",), label="category", csv=True))],
+            "data/annotated",
+            "annotated",
+            "data",
+        )
+    ),
+)
+
+_TAXI1500_TABLE = TextTable(("verse",), columns=("id", "label", "verse"))
+_TAXI1500 = Benchmark(
+    name="taxi1500",
+    kind="classification",
+    labels=_codes("Description Faith Grace Recommendation Sin Violence"),
+    metrics=("macro_f1", "accuracy"),
+    languages=(),
+    gap_metric="macro_f1",
+    source=Official(
+        tuple(
+            layout
+            for path in ("{tag}_{split}.tsv", "{tag}/{split}.tsv", "{split}/{tag}.tsv")
+            for layout in _folders([Layout(path, _TAXI1500_TABLE)], "eng_data", "{any}")
+        )
+    ),
+)
+
+_MASSIVE_INTENTS = """
+    alarm_query alarm_remove alarm_set audio_volume_down audio_volume_mute audio_volume_other
+    audio_volume_up calendar_query calendar_remove calendar_set cooking_query cooking_recipe
+    datetime_convert datetime_query email_addcontact email_query email_querycontact email_sendemail
+    general_greet general_joke general_quirky iot_cleaning iot_coffee iot_hue_lightchange
+    iot_hue_lightdim iot_hue_lightoff iot_hue_lighton iot_hue_lightup iot_wemo_off iot_wemo_on
+    lists_createoradd lists_query lists_remove music_dislikeness music_likeness music_query
+    music_settings news_query play_audiobook play_game play_music play_podcasts play_radio
+    qa_currency qa_definition qa_factoid qa_maths qa_stock recommendation_events
+    recommendation_locations recommendation_movies social_post social_query takeaway_order
+    takeaway_query transport_query transport_taxi transport_ticket transport_traffic weather_query
+"""
+_MASSIVE_TABLE = TextTable(
+    ("utt",),
+    label="intent",
+    columns=("partition", "intent", "utt"),
+    json=True,
+    partition="partition",
+)
+_MASSIVE = Benchmark(
+    name="massive",
+    kind="classification",
+    labels=_codes(_MASSIVE_INTENTS),
+    metrics=("accuracy", "macro_f1"),
+    languages=(),
+    gap_metric="accuracy",
+    source=Official(
+        tuple(
+            layout
+            for split in ("train", "validation", "test")
+            for layout in _folders(
+                [Layout("{tag}.jsonl", _MASSIVE_TABLE, split)], "data", "{any}/data"
+            )
         )
     ),
 )
@@ -573,6 +646,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     b.name: b
     for b in (
         *(_XNLI, _PAWSX, _AMERICASNLI, _UDPOS, _PANX),
+        *(_SIB200, _MASSIVE, _TAXI1500),
         *_QUESTIONS,
         *_GLUE,
         _MR,

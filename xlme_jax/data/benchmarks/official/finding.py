@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,8 +24,8 @@ from xlme_jax.storage.paths import as_path
 # Training data that was translated from English, of a benchmark that has others of the language.
 TRANSLATED = "translated"
 SPLITS = ("train", "validation", "test", TRANSLATED)
-# Names of the splits in file names.
-_SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
+# Names of the splits in files and their names.
+SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 # Maximum number of items per reason that are logged; the report counts all.
 _LISTED, _LISTED_NOTES = 20, 3
 
@@ -126,8 +126,9 @@ class Layout:
 
     Attributes:
       path: template relative to the folder. "{split}" matches train, dev, validation or test;
-        "{language}" a language code; "{context}" and "{question}" the two codes of MLQA, which
-        give "de", or "de-en" if they differ; "{any}" any name.
+        "{language}" a language code; "{tag}" one with script or region, `swh_Latn` or `sw-KE`,
+        which gives its canonical tag (`languages.distinct_tags`); "{context}" and "{question}" the
+        two codes of MLQA, which give "de", or "de-en" if they differ; "{any}" any name.
       format: the reader.
       split: split of the file if the path has no "{split}".
       languages: languages in the file if the path has no "{language}".
@@ -141,28 +142,35 @@ class Layout:
     def files(self, folder: Path) -> Iterator[tuple[str, str, Path]]:
         """Yields (split, language, file) of every file of this layout."""
         pattern = re.compile(_regular_expression(self.path))
-        for path in sorted(folder.glob(re.sub(r"\{\w+\}", "*", self.path))):
-            match = pattern.fullmatch(path.relative_to(folder).as_posix())
-            if match is None or not path.is_file():
-                continue
-            fields = match.groupdict()
-            split = _SPLIT_NAMES.get(fields.get("split", self.split), self.split)
-            for language in self.languages or _languages(fields):
+        matches = [
+            (match.groupdict(), path)
+            for path in sorted(folder.glob(re.sub(r"\{\w+\}", "*", self.path)))
+            if (match := pattern.fullmatch(path.relative_to(folder).as_posix()))
+            if path.is_file()
+        ]
+        codes = {fields["tag"] for fields, _ in matches if "tag" in fields}
+        tags = languages.distinct_tags(filter(languages.is_language, codes))
+        for fields, path in matches:
+            split = SPLIT_NAMES.get(fields.get("split", self.split), self.split)
+            for language in self.languages or _languages(fields, tags):
                 yield split, language, path
 
 
 def _regular_expression(template: str) -> str:
     groups = {
         "any": "[^/]+",
-        "split": f"(?P<split>{'|'.join(_SPLIT_NAMES)})",
+        "split": f"(?P<split>{'|'.join(SPLIT_NAMES)})",
+        "tag": r"(?P<tag>[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]+)*)",
         **{name: f"(?P<{name}>[A-Za-z-]+)" for name in ("language", "context", "question")},
     }
     parts = re.split(r"\{(\w+)\}", template)
     return "".join(groups[part] if i % 2 else re.escape(part) for i, part in enumerate(parts))
 
 
-def _languages(fields: dict[str, str]) -> tuple[str, ...]:
-    """Returns the language in a file's name, as spelled; () if it is none ("dev-all.tsv")."""
+def _languages(fields: dict[str, str], tags: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the language in a file's name; () if it is none ("dev-all.tsv")."""
+    if "tag" in fields:
+        return (tags[fields["tag"]],) if fields["tag"] in tags else ()
     if "context" in fields:
         context, question = fields["context"], fields["question"]
         return (context if context == question else f"{context}-{question}",)

@@ -1,4 +1,4 @@
-"""Reader of tab-separated tables of texts and labels, with or without a header."""
+"""Reader of tables of texts and labels: tab-separated, with or without a header, or JSON lines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 
 from xlme_jax.data.benchmarks.examples import NO_LABEL, Example, TextExample
 from xlme_jax.data.benchmarks.official.finding import (
+    SPLIT_NAMES,
     UNREADABLE,
     Skips,
     checked_label,
     numbered_lines,
 )
 from xlme_jax.data.text.reading import DataError
+from xlme_jax.storage.sealed_json import parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,8 @@ class TextTable:
       renamed: {label in the file: label here}; other labels keep their names.
       score: whether the label is a number (regression).
       csv: whether cells with quotation marks are quoted as by `csv.writer`.
+      json: whether each line is a JSON object, of which `columns` are read.
+      partition: name of the column with the split, for files with several splits.
       part: (ks, n): use only rows whose line number (from 0) modulo n is in `ks`.
       no_text: what stands for a sentence that was not translated. Such rows are left out of
         training, and scored like all others.
@@ -48,6 +52,8 @@ class TextTable:
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     score: bool = False
     csv: bool = False
+    json: bool = False
+    partition: str = ""
     part: tuple[tuple[int, ...], int] = ((0,), 1)
     no_text: tuple[str, ...] = ()
     no_label: str = ""
@@ -67,6 +73,8 @@ class TextTable:
             row = dict(zip(columns, cells))
             if (line - 1) % self.part[1] not in self.part[0]:
                 continue
+            if self.partition and SPLIT_NAMES.get(row.get(self.partition, split), "") != split:
+                continue
             if self.language and row.get(self.language) != language:
                 if row.get(self.language) in (None, UNREADABLE):
                     skips.skip(f"line {line}", "row without a language")
@@ -82,6 +90,9 @@ class TextTable:
         for line, text in numbered_lines(path, skips, split):
             if not text:
                 skips.report.skip("empty line")
+                continue
+            if self.json:
+                yield line, _object_cells(text, self.columns)
                 continue
             cells = text.split("\t")
             yield line, [_unquoted(cell) for cell in cells] if self.csv else cells
@@ -110,9 +121,10 @@ class TextTable:
         if usual == len(fewer) and split == "test":
             return fewer
         line = next(line for line, cells in rows if len(cells) == usual)
+        how = "in a JSON object" if self.json else "separated by tabs"
         raise DataError(
             f"{path}, line {line}: {usual} columns, expected {len(self.columns)}: "
-            f"{', '.join(self.columns)}, separated by tabs. Give the file as it was distributed"
+            f"{', '.join(self.columns)}, {how}. Give the file as it was distributed"
         )
 
 
@@ -182,6 +194,17 @@ class _RowReader:
                 f"{self.path}, line {line}: score {label!r} is not a number; correct the line"
             )
         return score
+
+
+def _object_cells(line: str, columns: Sequence[str]) -> list[str]:
+    """Returns the cells of a JSON object, or the line itself if it is none."""
+    try:
+        row = parse(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        return [line]
+    return [str(row[name]) for name in columns if row.get(name) is not None]
 
 
 def _unquoted(cell: str) -> str:
