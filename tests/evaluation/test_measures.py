@@ -38,6 +38,7 @@ def added(monkeypatch):
 def test_tasks_belong_to_one_measure_each():
     assert measures.names() == [
         *("held_out", "tatoeba", "wordalign", "bucc", "flores", "ntrex", "tico19"),
+        *("sib200_probe", "massive_probe", "taxi1500_probe"),
         "held_out_retrieval",
     ]
     assert measures.defaults() == ["tatoeba", "wordalign"]

@@ -6,7 +6,7 @@ The languages are XTREME's, and those of FLORES+, NTREX-128, TICO-19 and MASSIVE
 """
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from xlme_jax.data import languages
@@ -28,6 +28,14 @@ _FAMILY = {
     for row in _ROWS
     for language in (*row["xtreme"].split(), *row["others"].split())
 }
+
+
+def by_family(languages: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Returns {family: its languages}, sorted; "other" has those that are not listed here."""
+    members: dict[str, list[str]] = {}
+    for language in languages:
+        members.setdefault(family(language) or "other", []).append(language)
+    return {name: tuple(of_family) for name, of_family in sorted(members.items())}
 
 
 def family(language: str) -> str:

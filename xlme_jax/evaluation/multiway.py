@@ -17,7 +17,7 @@ import numpy as np
 from xlme_jax.data import languages
 from xlme_jax.data.benchmarks import multiway_sets
 from xlme_jax.data.benchmarks.parallel_sets import is_pair, languages_of_pair
-from xlme_jax.data.language_families import family
+from xlme_jax.data.language_families import by_family, family
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.measure import About, LayerFigure, Measure, ScoreColumn, ScoreTable
@@ -29,7 +29,6 @@ from xlme_jax.validation.fields import check_at_least
 
 MEAN = "mean"
 PAIRS = "mean-pairs"
-_NO_FAMILY = "other"
 _WAYS = ("forward", "backward")
 # Readout -> metric -> value at each layer, float64[K].
 _Figures = dict[str, dict[str, np.ndarray]]
@@ -343,10 +342,8 @@ class _Plan:
             groups[MEAN] = members
         if 0 < len(trained) < len(members):
             groups[TRAINED] = trained
-        for name in sorted({family(x) or _NO_FAMILY for x in members}):
-            of_family = tuple(x for x in members if (family(x) or _NO_FAMILY) == name)
-            groups[f"{MEAN}-{name}"] = of_family
-        return groups
+        by_name = by_family(members).items()
+        return groups | {f"{MEAN}-{name}": of_family for name, of_family in by_name}
 
 
 class _Side:

@@ -51,6 +51,11 @@ _GLUE = {
     "wnli": "WNLI",
     "mr": "MR_sentence_polarity",
 }
+_MULTILINGUAL = {
+    "sib200": ("sib-200",),
+    "massive": ("amazon-massive-dataset-1.0", "amazon-massive-dataset-1.1"),
+    "taxi1500": ("Taxi1500",),
+}
 # Alternative folder names of benchmarks.
 _FOLDERS = {
     "udpos": ("pos",),
@@ -61,9 +66,8 @@ _FOLDERS = {
     "chemprot_types": ("chemprot", "ChemProt_Corpus"),
     "bucc": ("bucc2018",),
     "wordalign": ("alignment-test-sets",),
-    "sib200": ("sib-200",),
-    "massive": ("amazon-massive-dataset-1.0", "amazon-massive-dataset-1.1", "1.0", "1.1"),
-    "taxi1500": ("Taxi1500",),
+    **_MULTILINGUAL,
+    **{f"{name}_probe": (name, *folders) for name, folders in _MULTILINGUAL.items()},
     "flores": ("flores_plus", "flores200_dataset", "flores101_dataset"),
     "ntrex": ("NTREX-128", "NTREX"),
     "tico19": ("tico-19", "tico19-testset"),
