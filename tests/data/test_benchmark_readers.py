@@ -220,6 +220,46 @@ def test_taxi1500(tmp_path, file):
     assert texts(examples) == [("For God so loved .", "Faith")]
 
 
+def choices(right=2, **changed):
+    answers = {f"mc_answer{n}": f"answer {n}" for n in range(1, 5)}
+    row = {"flores_passage": "A passage.", "question": "Why?", **answers}
+    return json.dumps({**row, "correct_answer_num": right, "dialect": "swh_Latn", **changed})
+
+
+def test_belebele(tmp_path):
+    write_file(tmp_path / "data" / "swh_Latn.jsonl", f"{choices()}\n{choices('4')}\n")
+    assert benchmark("belebele").available(tmp_path) == {"test": ("sw",)}
+    examples, _ = read("belebele", tmp_path, "test", "sw")
+    assert [e.id for e in examples[:5]] == ["1/1", "1/2", "1/3", "1/4", "2/1"]
+    assert examples[1].texts == ("A passage.", "Why? answer 2")
+    rights = ["wrong", "right", "wrong", "wrong", "wrong", "wrong", "wrong", "right"]
+    assert [e.label for e in examples] == rights
+    lines = [choices()] * 199 + [choices(question=None)]
+    write_file(tmp_path / "data" / "swh_Latn.jsonl", "".join(f"{line}\n" for line in lines))
+    examples, report = read("belebele", tmp_path, "test", "sw")
+    assert {e.label for e in examples[-4:]} == {NO_LABEL} and len(examples) == 800
+    assert report.repaired == {"no question: scored as wrong": 1}
+    write_file(tmp_path / "data" / "swh_Latn.jsonl", choices(5) + "\n")
+    with pytest.raises(DataError, match="line 1: label '5' is not one of 1, 2, 3, 4"):
+        read("belebele", tmp_path, "test", "sw")
+
+
+def test_training_questions_of_belebele(tmp_path):
+    names = "dataset split passage question answer1 answer2 answer3 answer4 correct_answer_num"
+    rows = [names.split()]
+    for split in ("train", "dev"):
+        rows.append(["RACE", split, 'Of two\nlines, "quoted".', split, "a", "b", "c", "d", "3.0"])
+    content = io.StringIO()
+    csv.writer(content, delimiter="\t").writerows(rows)
+    write_file(tmp_path / "belebele_training_set.tsv", content.getvalue())
+    assert benchmark("belebele").available(tmp_path) == {"train": ("en",), "validation": ("en",)}
+    for split, question in (("train", "train"), ("validation", "dev")):
+        examples, _ = read("belebele", tmp_path, split, "en")
+        passage = 'Of two\nlines, "quoted".'
+        assert examples[2] == TextExample("1/3", (passage, f"{question} c"), "right")
+        assert [e.label for e in examples].count("wrong") == 3
+
+
 GLUE = {
     "cola": ("CoLA", "gj04\t1\t\tIt ran.\n", None, ("It ran.", "1")),
     "sst2": ("SST-2", "sentence\tlabel\ngood \t1\n", None, ("good", "1")),

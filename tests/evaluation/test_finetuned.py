@@ -88,6 +88,31 @@ def test_classes_figures_and_files(tmp_path, vocabulary):
     assert outcome.files["predictions/xnli/dev-de.tsv"] == "neutral\n" * 3
 
 
+def test_the_most_likely_answer_of_a_question_is_chosen(tmp_path, vocabulary):
+    (tmp_path / "belebele").mkdir()
+    answers = [("a", "a a a", "a a", "a"), ("a a", "a", "a", "a"), ("a", "a", "a a a a", "a")]
+    rows = [
+        {"flores_passage": "b", "question": "c", "correct_answer_num": right}
+        | {f"mc_answer{n}": answer for n, answer in enumerate(of_question, 1)}
+        for right, of_question in zip((2, 1, 4), answers)
+    ]
+    content = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "belebele" / "swh_Latn.jsonl").write_text(content)
+
+    def longest(params, rows):
+        """Returns logits of a head that takes long rows for right."""
+        length = rows["segment_ids"].sum(axis=1).astype(jnp.float32)
+        return jnp.stack([5 * jnp.ones_like(length), length], axis=1)
+
+    subject = subject_of(vocabulary, "belebele", longest)
+    outcome = TaskEvaluation(str(tmp_path), split="test").build(subject)({})
+    assert outcome.files["predictions/belebele/test-sw.tsv"] == "2\n1\n3\n"
+    assert values(outcome)["accuracy", "sw"] == pytest.approx(2 / 3)
+    assert values(outcome, "majority")["accuracy", "sw"] == pytest.approx(1 / 3)
+    outcome = TaskEvaluation(str(tmp_path), split="test", limit=2).build(subject)({})
+    assert values(outcome)["accuracy", "sw"] == 1
+
+
 def test_rows_without_a_label_are_wrong(tmp_path, vocabulary):
     write_xnli(tmp_path, ["neutral"] * 150 + [""] + ["entailment"] * 49)
     subject = subject_of(vocabulary, "xnli", constant(3, per_token=False))

@@ -186,6 +186,7 @@ def test_examples_survive_as_text(name):
         "question_answering": QuestionExample("1", "q\n", "c", (Answer("c", 0),)),
         "regression": TextExample("1", ("a", "b"), 2.5),
         "classification": TextExample("1", ("a",), None),
+        "multiple_choice": TextExample("1/2", ("a", "q b"), "right"),
     }[benchmark(name).kind]
     text = labelled_rows.to_text(example)
     assert "\n" not in text

@@ -15,7 +15,15 @@ import numpy as np
 
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, Benchmark, benchmark
-from xlme_jax.data.benchmarks.examples import Example, Features, Kind, TaggedExample, TextExample
+from xlme_jax.data.benchmarks.examples import (
+    NO_LABEL,
+    RIGHT,
+    Example,
+    Features,
+    Kind,
+    TaggedExample,
+    TextExample,
+)
 from xlme_jax.data.benchmarks.featurize import encode
 from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.text.reading import ReadReport
@@ -29,6 +37,7 @@ from xlme_jax.validation.fields import check_at_least, check_choices
 _NO_CLASS = -1
 _HUB_TYPES: Mapping[Kind, str] = {
     "classification": "text-classification",
+    "multiple_choice": "multiple-choice",
     "regression": "text-classification",
     "tagging": "token-classification",
     "question_answering": "question-answering",
@@ -161,7 +170,8 @@ class _File:
         if task.kind == "question_answering":
             # Language of the context: "de-en" of MLQA has German contexts.
             self._rules = answer_spans.rules_of(task.name, language.split("-")[0])
-        gold = [_gold(example, self._rules.no_answer) for example in examples[: settings.limit]]
+        examples = _first(examples, task.kind, settings.limit)
+        gold = [_gold(example, self._rules.no_answer) for example in examples]
         labelled = [example for example, some in zip(examples, gold) if some]
         if not labelled:
             raise ValueError(
@@ -183,17 +193,37 @@ class _File:
         texts = [tuple(row.tokens.tolist()) for row in self.rows]
         self.batches = encoding.batches(texts, subject.row_multiple, settings.batch_tokens)
         self.gold = [some[0] for some in gold if some]
+        if task.kind == "multiple_choice":
+            self.gold = [
+                next((n for n, row in rows.items() if self.gold[row] == RIGHT), NO_LABEL)
+                for rows in self._questions()
+            ]
 
     def predictions(self, logits: Sequence[np.ndarray]) -> Any:
         """Returns predictions in the form of `prediction_files`, from the logits of each row."""
         kind = self.task.kind
         if kind == "classification":
             return [self.task.labels[int(row.argmax())] for row in logits]
+        if kind == "multiple_choice":
+            right = self.task.labels.index(RIGHT)
+            # Of the two classes; the score of an answer is the margin of "right".
+            scores_of = [float(row[right] - row[1 - right]) for row in logits]
+            return [
+                max(rows, key=lambda number: scores_of[rows[number]]) for rows in self._questions()
+            ]
         if kind == "regression":
             return [float(row[0]) for row in logits]
         if kind == "tagging":
             return self._tags(logits)
         return self._answers(logits)
+
+    def _questions(self) -> list[dict[str, int]]:
+        """Returns {number of an answer: its row} of each multiple-choice question."""
+        questions: dict[str, dict[str, int]] = {}
+        for row, example in enumerate(self.examples):
+            question, _, number = example.id.rpartition("/")
+            questions.setdefault(question, {})[number] = row
+        return list(questions.values())
 
     def _tags(self, logits: Sequence[np.ndarray]) -> list[list[str]]:
         tags: list[list[str]] = [[] for _ in self.examples]
@@ -232,6 +262,9 @@ class _File:
             ids = {label: number for number, label in enumerate(self.task.labels)}
             gold = [ids.get(label, _NO_CLASS) for label in gold]
             predictions = [ids[label] for label in predictions]
+        elif kind == "multiple_choice":
+            gold = [int(number or _NO_CLASS) for number in gold]
+            predictions = [int(number) for number in predictions]
         elif kind == "question_answering":
             predictions = [predictions[example.id] for example in self.examples]
         return [
@@ -267,6 +300,9 @@ class _File:
         if kind == "classification":
             most = self._most_common(self.gold)
             return self.score([most] * len(self.gold), "majority")
+        if kind == "multiple_choice":
+            most = collections.Counter(filter(None, self.gold)).most_common(1)[0][0]
+            return self.score([most] * len(self.gold), "majority")
         most = self._most_common(tag for tags in self.gold for tag in tags)
         return self.score([[most] * len(tags) for tags in self.gold], "majority")
 
@@ -274,6 +310,14 @@ class _File:
         """Returns the most frequent label; not that of examples without one."""
         counts = collections.Counter(label for label in gold if label in self.task.labels)
         return max(counts, key=counts.__getitem__, default=self.task.labels[0])
+
+
+def _first(examples: Sequence[Example], kind: Kind, limit: int | None) -> Sequence[Example]:
+    """Returns the first examples; of multiple choice, all answers of the first questions."""
+    if limit is None or kind != "multiple_choice":
+        return examples[:limit]
+    questions = list(dict.fromkeys(example.id.rpartition("/")[0] for example in examples))[:limit]
+    return [example for example in examples if example.id.rpartition("/")[0] in set(questions)]
 
 
 def _gold(example: Example, no_answer: bool) -> list[Any]:

@@ -285,9 +285,9 @@ def prediction_files(
       kind: a `data.benchmarks.examples.Kind`; "retrieval" or "mining".
       split: "test", or "validation", whose files begin with "dev".
       language: as in the benchmark's files.
-      predictions: predictions in the order of the file: names of classes; scores; a sequence of
-        tags per sentence; {id: answer}; for retrieval the index of the found text, from 0; for
-        mining (id, id of its translation).
+      predictions: predictions in the order of the file: names of classes; numbers of answers,
+        from 1; scores; a sequence of tags per sentence; {id: answer}; for retrieval the index of
+        the found text, from 0; for mining (id, id of its translation).
 
     Returns:
       {path: text}: "predictions/xnli/test-de.tsv" with a line for each example,
@@ -308,7 +308,7 @@ def prediction_files(
         lines = ["\t".join(map(_on_a_line, pair)) for pair in predictions]
     elif kind == "regression":
         lines = [repr(float(score)) for score in predictions]
-    elif kind in ("classification", "retrieval"):
+    elif kind in ("classification", "multiple_choice", "retrieval"):
         lines = [_on_a_line(label) for label in predictions]
     else:
         raise ValueError(f"There are no predictions of the kind {kind!r}.")

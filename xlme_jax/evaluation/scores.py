@@ -4,6 +4,7 @@ Gold and predicted items depend on the kind of task:
 
 - classification: a class id each; accuracy, f1 (of one class), micro_f1 (of all classes but the
   first), macro_f1 (its mean over classes), matthews, as in scikit-learn.
+- multiple_choice: the number of an answer each; accuracy.
 - regression: a float each; pearson, spearman, as in SciPy.
 - tagging: a sequence of tag names each; chunk_f1, token_accuracy, as in seqeval.
 - question_answering: a collection of accepted answers against one text; f1, exact_match, by the
@@ -240,6 +241,7 @@ METRICS: Mapping[Kind, Mapping[str, Callable[..., float]]] = {
         "macro_f1": macro_f1,
         "matthews": matthews,
     },
+    "multiple_choice": {"accuracy": accuracy},
     "regression": {"pearson": pearson, "spearman": spearman},
     "tagging": {"chunk_f1": chunk_f1, "token_accuracy": token_accuracy},
     "question_answering": {"f1": answer_spans.f1, "exact_match": answer_spans.exact_match},

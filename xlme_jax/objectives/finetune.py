@@ -235,7 +235,7 @@ def label_loss(
         losses = cross_entropy(by_bound, labels).mean(axis=1)
         right = (by_bound.argmax(axis=-1) == labels).all(axis=1)
         return losses, right.astype(jnp.float32), jnp.ones_like(losses)
-    if kind == "classification":
+    if kind in ("classification", "multiple_choice"):
         labels = labels[:, 0]
     counted = labels != IGNORED
     labels = jnp.where(counted, labels, 0)

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 from xlme_jax.data.benchmarks import embedded
-from xlme_jax.data.benchmarks.examples import NO_TAG, Example, Kind
+from xlme_jax.data.benchmarks.examples import NO_TAG, RIGHT, WRONG, Example, Kind
 from xlme_jax.data.benchmarks.official import chemprot
+from xlme_jax.data.benchmarks.official.choices import Choices
 from xlme_jax.data.benchmarks.official.finding import SPLITS, TRANSLATED, Layout, Official
 from xlme_jax.data.benchmarks.official.random_splits import Passages
 from xlme_jax.data.benchmarks.official.squad import Squad
@@ -328,6 +329,51 @@ _MASSIVE = Benchmark(
             for layout in _folders(
                 [Layout("{tag}.jsonl", _MASSIVE_TABLE, split)], "data", "{any}/data"
             )
+        )
+    ),
+)
+
+_BELEBELE = Benchmark(
+    name="belebele",
+    kind="multiple_choice",
+    labels=(WRONG, RIGHT),
+    metrics=("accuracy",),
+    languages=(),
+    gap_metric="accuracy",
+    source=Official(
+        (
+            *_folders(
+                [
+                    Layout(
+                        "{tag}.jsonl",
+                        Choices(
+                            "flores_passage",
+                            "question",
+                            ("mc_answer1", "mc_answer2", "mc_answer3", "mc_answer4"),
+                            "correct_answer_num",
+                        ),
+                        "test",
+                    )
+                ],
+                "data",
+                "Belebele",
+            ),
+            # What its `assemble_training_set.py` writes.
+            *(
+                Layout(
+                    "belebele_training_set.tsv",
+                    Choices(
+                        "passage",
+                        "question",
+                        ("answer1", "answer2", "answer3", "answer4"),
+                        "correct_answer_num",
+                        partition="split",
+                    ),
+                    split,
+                    ("en",),
+                )
+                for split in ("train", "validation")
+            ),
         )
     ),
 )
@@ -646,7 +692,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     b.name: b
     for b in (
         *(_XNLI, _PAWSX, _AMERICASNLI, _UDPOS, _PANX),
-        *(_SIB200, _MASSIVE, _TAXI1500),
+        *(_SIB200, _MASSIVE, _TAXI1500, _BELEBELE),
         *_QUESTIONS,
         *_GLUE,
         _MR,

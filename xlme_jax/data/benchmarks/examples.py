@@ -7,18 +7,22 @@ from typing import Literal
 
 import numpy as np
 
-Kind = Literal["classification", "regression", "tagging", "question_answering"]
-KINDS: tuple[Kind, ...] = ("classification", "regression", "tagging", "question_answering")
+Kind = Literal["classification", "multiple_choice", "regression", "tagging", "question_answering"]
+KINDS: tuple[Kind, ...] = (
+    *("classification", "multiple_choice", "regression", "tagging", "question_answering"),
+)
 # Label of tokens without a prediction.
 IGNORED = -100
 # Gold label and gold tag that no prediction equals: the file has none where there should be one.
 NO_LABEL = ""
 NO_TAG = "_"
+# Labels of the answers of a multiple-choice question.
+WRONG, RIGHT = "wrong", "right"
 
 
 @dataclasses.dataclass(frozen=True)
 class TextExample:
-    """A text or a pair of texts for classification or regression.
+    """A text or a pair of texts for classification or regression, or an answer to be chosen.
 
     Attributes:
       id: unique in its file.

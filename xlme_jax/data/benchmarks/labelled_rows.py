@@ -31,12 +31,13 @@ from xlme_jax.storage.paths import as_path
 # Layout of the labels by kind (see `xlme_jax.data.prepared.format.LABELS`).
 LABELS: dict[Kind, str] = {
     "classification": "one",
+    "multiple_choice": "one",
     "regression": "one",
     "tagging": "tokens",
     "question_answering": "two",
 }
 # Maximum tokens per row, as in XTREME's code.
-_MAX_LENGTHS = {"question_answering": 384}
+_MAX_LENGTHS = {"question_answering": 384, "multiple_choice": 384}
 _MAX_LENGTH = 128
 _GLUE = {
     "cola": "CoLA",
@@ -66,6 +67,7 @@ _FOLDERS = {
     "chemprot_types": ("chemprot", "ChemProt_Corpus"),
     "bucc": ("bucc2018",),
     "wordalign": ("alignment-test-sets",),
+    "belebele": ("Belebele",),
     **_MULTILINGUAL,
     **{f"{name}_probe": (name, *folders) for name, folders in _MULTILINGUAL.items()},
     "flores": ("flores_plus", "flores200_dataset", "flores101_dataset"),

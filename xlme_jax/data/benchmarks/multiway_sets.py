@@ -193,10 +193,11 @@ def read(
     sentences = {
         tags[code]: tuple(texts.get(unit, "") for unit in ids) for code, texts in units.items()
     }
-    for code, of_language in sorted(sentences.items()):
-        if missing := of_language.count(""):
-            _log.warning("%s: %d of %d sentences lack %s", folder, missing, len(ids), code)
-            report.skip("sentence without a translation", missing)
+    missing = {code: of.count("") for code, of in sorted(sentences.items()) if "" in of}
+    if missing:
+        counts = ", ".join(f"{code} {count}" for code, count in missing.items())
+        _log.warning("%s: of %d sentences, these lack some: %s", folder, len(ids), counts)
+        report.skip("sentence without a translation", sum(missing.values()))
     report.read += sum(map(len, sentences.values()))
     return dict(sorted(sentences.items()))
 
