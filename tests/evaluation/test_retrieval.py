@@ -119,6 +119,20 @@ def test_cross_lingual_encoder_beats_the_untrained_one(tmp_path):
     }
 
 
+def test_the_weights_of_step_0_are_evaluated_once():
+    evaluated = []
+
+    def accuracy(params, step):
+        evaluated.append(step)
+        return {"probe/retrieval_accuracy": float(params["table"][0])}
+
+    initial, later = {"table": jax.numpy.zeros(1)}, {"table": jax.numpy.ones(1)}
+    evaluate = with_untrained(accuracy, initial)
+    assert evaluate(initial, 0)["probe/retrieval_accuracy"] == 0
+    assert evaluate(later, 0)["probe/retrieval_accuracy"] == 1  # As a warm start does.
+    assert evaluated == [0, 0]
+
+
 def offset_table(offset=100, scale=3.0):
     """Returns a table in which translations differ only by a direction per language."""
     table = np.array(cross_lingual_table(offset))

@@ -103,6 +103,23 @@ def loop_start(mesh, seed=0):
         return states.fresh_state(Toy(), optax.sgd(0.1), abstract, seed)
 
 
+def test_the_initial_weights_are_traced_once(mesh):
+    traced = []
+
+    class Counted(Toy):
+        def init(self, rng):
+            traced.append(rng)
+            return super().init(rng)
+
+    objective, optimizer = Counted(), optax.sgd(0.1)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(objective, optimizer, mesh, 3)
+        boxed = states.boxed_state(objective, optimizer, mesh, 3)
+        state = states.fresh_state(objective, optimizer, abstract, 3)
+    assert len(traced) == 1
+    assert jax.tree.leaves(boxed)[0].shape == jax.tree.leaves(state)[0].shape
+
+
 def test_a_line_averages_over_its_window(tmp_path, mesh):
     """Sums are added before they are divided, as batches have different numbers of tokens."""
     run(tmp_path / "each", mesh, log_every=1, evaluate_every=100)

@@ -162,6 +162,7 @@ batch = meshes.put_batch(batch, meshes.batch_sharding(mesh))
 
 with states.sharding_rules(mesh):
     abstract = states.abstract_state(objective, optimizer, mesh)
+    boxed = states.boxed_state(objective, optimizer, mesh)
     state = states.fresh_state(objective, optimizer, abstract, 0)
     jitted = states.compile_step(objective, optimizer, abstract, config.loop)
     constrained = jitted.lower(abstract, batch).as_text()
@@ -184,7 +185,7 @@ print("FACTS", json.dumps({
     "state per device": per_device(state),
     "computed params per device": model_info.bytes_per_device(abstract.params),
     "computed state per device": model_info.bytes_per_device(abstract),
-    "info": model_info.describe(objective, abstract, mesh, shapes, 200),
+    "info": model_info.describe(objective, boxed.params, abstract, mesh, shapes, 200),
     "tokens": shard_of(params["generator"]["tokens"]["embedding"]),
     "first moment": shard_of(state.opt_state[1].mu["generator"]["tokens"]["embedding"]),
     "qkv": shard_of(params["discriminator"]["encoder"]["layer_0"]["attention"]["qkv"]["kernel"]),

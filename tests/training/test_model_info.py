@@ -23,7 +23,13 @@ def made():
     objective = config.objective.build(200)
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
     abstract = states.abstract_state(objective, config.optimizer.build(20), mesh)
-    return objective, abstract, model_info.describe(objective, abstract, mesh, SHAPES, 200)
+    return objective, abstract, described(objective, abstract, mesh)
+
+
+def described(objective, abstract, mesh, *options):
+    """Returns the text of model-info.txt."""
+    boxed = jax.eval_shape(objective.init, jax.random.key(0))
+    return model_info.describe(objective, boxed, abstract, mesh, SHAPES, 200, *options)
 
 
 def test_parameters_are_counted_without_the_padding_of_the_vocabulary(made):
@@ -122,6 +128,6 @@ def test_the_base_size_costs_what_table_4_says():
 def test_skipped_shares_are_in_the_text(made):
     objective, abstract, text = made
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
-    found = model_info.describe(objective, abstract, mesh, SHAPES, 200, {"bitext": 0.0312})
+    found = described(objective, abstract, mesh, {"bitext": 0.0312})
     said = "Pairs of bitext longer than a row, which are skipped: 3.12% of the first drawn"
     assert [line for line in found.splitlines() if line not in text.splitlines()] == [said]

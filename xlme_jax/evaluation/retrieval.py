@@ -16,6 +16,7 @@ import functools
 import logging
 import re
 import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -111,7 +112,17 @@ def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
         for name, value in before.items()
         if _MEAN.fullmatch(name)
     }
-    return lambda params, step: evaluator(params, step) | untrained
+    # A run from scratch evaluates the same arrays after step 0. The references are weak, because a
+    # warm start needs the memory of the weights that it replaces.
+    initial = [weakref.ref(leaf) for leaf in jax.tree.leaves(initial_params)]
+
+    def evaluate(params: Any, step: int) -> dict[str, float]:
+        is_initial = all(
+            leaf is reference() for leaf, reference in zip(jax.tree.leaves(params), initial)
+        )
+        return dict(before if is_initial else evaluator(params, step)) | untrained
+
+    return evaluate
 
 
 @dataclasses.dataclass(frozen=True)

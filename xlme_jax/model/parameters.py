@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+from flax.errors import ScopeParamShapeError
 
 from xlme_jax.ops.vocabulary_split import VocabularySplit
 
@@ -18,9 +19,20 @@ def parameter(
     shape: tuple[int, ...],
     axes: tuple[str | None, ...],
 ) -> jax.Array:
-    """Creates a float32 parameter whose dimensions carry the logical axis names `axes`."""
-    boxed = nn.with_logical_partitioning(initializer, axes)
-    value: jax.Array = module.param(name, boxed, shape)  # type: ignore[assignment]  # linen unboxes
+    """Creates a float32 parameter whose dimensions carry the logical axis names `axes`.
+
+    Raises:
+      ScopeParamShapeError: weights that are applied have another shape.
+    """
+    value: jax.Array
+    if not module.has_variable("params", name):
+        boxed = nn.with_logical_partitioning(initializer, axes)
+        value = module.param(name, boxed, shape)  # type: ignore[assignment]  # linen unboxes
+        return value
+    # Not by `param`, which traces the initializer each time to learn the shape.
+    value = nn.meta.unbox(module.get_variable("params", name))
+    if value.shape != shape:
+        raise ScopeParamShapeError(name, "/".join(module.path), value.shape, shape)
     return value
 
 

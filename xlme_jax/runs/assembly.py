@@ -18,7 +18,7 @@ from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import LabelledStream, PairStream
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.evaluation.context import Context, MakeEvaluator
-from xlme_jax.objectives.base import Objective
+from xlme_jax.objectives.base import Params
 from xlme_jax.ops import products
 from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.runs import agreement, attention_choice, parts, resuming
@@ -105,11 +105,12 @@ def assemble(
     schedule = config.optimizer.schedule(settings.train_steps)
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
-    abstract = states.abstract_state(objective, optimizer, mesh)
+    abstract = states.abstract_state(objective, optimizer, mesh, settings.seed)
+    boxed = states.boxed_state(objective, optimizer, mesh, settings.seed).params
     left_out = batches.expected_left_out()
     pairs = [stream.name for stream in streams if isinstance(stream, PairStream)]
     info = model_info.describe(
-        objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
+        objective, boxed, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
     )
     measured = {attention_choice.FILE: attention.content} if attention.content else {}
     # Rows of labelled examples are of several lengths.
@@ -140,9 +141,9 @@ def assemble(
             **measured,
         },
         flops_per_step=model_info.flops_per_step(objective, shapes, pairs) if is_fixed else {},
-        encoder_parameters=model_info.encoder_parameters(objective, dataset.vocabulary_size),
+        encoder_parameters=model_info.encoder_parameters(objective, boxed, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,
-        growth=_growth(dataset, objective, settings.init_from, model_dir),
+        growth=_growth(dataset, boxed, settings.init_from, model_dir),
         weights={s.name: points for s in streams if (points := s.weight_points())},
         stop_rules=config.stop_rules,
         best=config.best,
@@ -181,7 +182,7 @@ def _samples_reader(built: parts.Parts, config: Any, mesh: jax.sharding.Mesh) ->
 
 
 def _growth(
-    dataset: PreparedDataset, objective: Objective, init_from: str | None, model_dir: Path
+    dataset: PreparedDataset, boxed: Params, init_from: str | None, model_dir: Path
 ) -> Growth | None:
     """Returns how to grow the weights of INIT_FROM, if the data's vocabulary extends theirs."""
     if init_from is None or has_checkpoint(model_dir):
@@ -203,6 +204,6 @@ def _growth(
         parent.digest,
         parent.size,
         padded_size(parent.size),
-        model_info.vocabulary_tables(objective),
+        model_info.vocabulary_tables(boxed),
         *vocabulary_extension.row_sources(vocabulary, parent.size),
     )

@@ -31,15 +31,19 @@ def count_parameters(boxed: Params, vocab_size: int) -> int:
     return sum(count(leaf) for leaf in leaves)
 
 
-def encoder_parameters(objective: Objective, vocab_size: int) -> int:
-    """Returns the parameters of the exported encoder, without vocabulary padding."""
-    boxed = jax.eval_shape(objective.init, jax.random.key(0))
+def encoder_parameters(objective: Objective, boxed: Params, vocab_size: int) -> int:
+    """Returns the parameters of the exported encoder, without vocabulary padding.
+
+    Args:
+      objective: what to train.
+      boxed: ShapeDtypeStructs of its parameters, with logical axis names.
+      vocab_size: ids, without padding rows.
+    """
     return count_parameters(objective.encoder.params(boxed), vocab_size)
 
 
-def vocabulary_tables(objective: Objective) -> frozenset[str]:
+def vocabulary_tables(boxed: Params) -> frozenset[str]:
     """Returns the dotted names of the weights that have a row for each id of the vocabulary."""
-    boxed = jax.eval_shape(objective.init, jax.random.key(0))
     leaves, _ = jax.tree_util.tree_flatten_with_path(
         boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
     )
@@ -79,6 +83,7 @@ def bytes_per_device(tree: Any) -> int:
 
 def describe(
     objective: Objective,
+    boxed: Params,
     abstract: TrainState,
     mesh: jax.sharding.Mesh,
     shapes: Mapping[str, tuple[int, int]],
@@ -90,16 +95,16 @@ def describe(
 
     Args:
       objective: what to train.
-      abstract: ShapeDtypeStructs with shardings.
+      boxed: ShapeDtypeStructs of its parameters, with logical axis names.
+      abstract: those of the state, with shardings.
       mesh: the devices.
       shapes: rows and length of each stream.
       vocab_size: ids, without padding rows.
       left_out: {bitext stream: share of the pairs that are longer than a row}.
       pairs: names of the streams of pairs.
     """
-    boxed = jax.eval_shape(objective.init, jax.random.key(0))
     total = count_parameters(boxed, vocab_size)
-    encoder = count_parameters(objective.encoder.params(boxed), vocab_size)
+    encoder = encoder_parameters(objective, boxed, vocab_size)
     flops = objective.diagnostics.flops(shapes)
     tokens = sum(rows * length for rows, length in shapes.values())
     lines = [

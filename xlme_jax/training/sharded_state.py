@@ -1,5 +1,6 @@
 """Creates the state of a run on a mesh, with its shapes and shardings, and the compiled step."""
 
+import collections
 import contextlib
 import functools
 import types
@@ -17,6 +18,9 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.step import Points, make_train_step
 
+# Of the latest runs of this process; compared by identity, as objectives need not be hashable.
+_INITS: collections.deque[functools.partial[TrainState]] = collections.deque(maxlen=2)
+
 
 def init_state(
     objective: Objective, optimizer: optax.GradientTransformation, seed: int
@@ -32,6 +36,30 @@ def _init_rng(seed: int) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 
+def _init(
+    objective: Objective, optimizer: optax.GradientTransformation, seed: int
+) -> Callable[[], TrainState]:
+    """Returns `init_state` of a run: always the same function, so that JAX traces it once."""
+    for init in _INITS:
+        if init.args[0] is objective and init.args[1] is optimizer and init.args[2] == seed:
+            return init
+    init = functools.partial(init_state, objective, optimizer, seed)
+    _INITS.append(init)
+    return init
+
+
+def boxed_state(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: jax.sharding.Mesh,
+    seed: int = 0,
+) -> TrainState:
+    """Returns shapes and types of a run's state, boxed with logical axis names."""
+    with sharding_rules(mesh):
+        state: TrainState = jax.eval_shape(_init(objective, optimizer, seed))
+    return state
+
+
 def abstract_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -39,13 +67,12 @@ def abstract_state(
     seed: int = 0,
 ) -> TrainState:
     """Returns shapes, types and shardings of a run's state without computing it."""
-    return _abstract(functools.partial(init_state, objective, optimizer, seed), mesh)
+    state: TrainState = _sharded(boxed_state(objective, optimizer, mesh, seed), mesh)
+    return state
 
 
-def _abstract(init: Callable[[], Any], mesh: jax.sharding.Mesh) -> Any:
-    """Returns shapes, types and shardings of what `init` would return, boxed."""
-    with sharding_rules(mesh):
-        boxed = jax.eval_shape(init)
+def _sharded(boxed: Any, mesh: jax.sharding.Mesh) -> Any:
+    """Returns shapes, types and shardings of a boxed tree, unboxed."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         meshes.unbox(boxed),
@@ -73,7 +100,11 @@ class WarmParams:
     @functools.cached_property
     def checkpoint_shapes(self) -> Params:
         """The shapes of what is read from the checkpoint."""
-        return _abstract(self._init, self._mesh) if self._init else self._abstract.params
+        if self._init is None:
+            return self._abstract.params
+        with sharding_rules(self._mesh):
+            params: Params = _sharded(jax.eval_shape(self._init), self._mesh)
+        return params
 
     def __call__(self, fresh: Params, read: Params) -> Params:
         """Returns the weights of the run.
@@ -116,9 +147,12 @@ def fresh_state(
     objective: Objective, optimizer: optax.GradientTransformation, abstract: TrainState, seed: int
 ) -> TrainState:
     """Creates the state at step 0, sharded, so that no device holds a whole weight."""
-    init = functools.partial(init_state, objective, optimizer, seed)
-    out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(lambda: meshes.unbox(init()), out_shardings=out)()
+    init = _init(objective, optimizer, seed)
+    boxed = jax.eval_shape(init)
+    shardings = [leaf.sharding for leaf in jax.tree.leaves(abstract)]
+    out = jax.tree.unflatten(jax.tree.structure(boxed), shardings)
+    state: TrainState = meshes.unbox(jax.jit(init, out_shardings=out)())
+    return state
 
 
 def check_compiler_options(config: LoopConfig) -> None:

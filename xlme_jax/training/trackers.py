@@ -9,8 +9,9 @@ import dataclasses
 import html
 import importlib.util
 import logging
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -56,9 +57,10 @@ class _Events:
 
     def __init__(self, directory: Path, resume_step: int) -> None:
         # Imported here: reading metrics and making reports need no protobuf.
-        from tensorboardX import summary
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
+        with _hidden("torch", "google.cloud.storage"):
+            from tensorboardX import summary
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto import event_pb2
 
         self._directory = directory
         self._scalar, self._text, self._event = summary.scalar, summary.text, event_pb2.Event
@@ -88,6 +90,22 @@ class _Events:
     def close(self) -> None:
         with contextlib.suppress(OSError):  # From an earlier write, which has raised it already.
             self._writer.close()
+
+
+@contextlib.contextmanager
+def _hidden(*modules: str) -> Iterator[None]:
+    """Lets imports of modules fail that are not loaded yet, as if they were not installed.
+
+    tensorboardX imports PyTorch and Google's storage wherever they are installed, for what is not
+    used here: 3 seconds of a start.
+    """
+    blocked = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]  # None: "not there".
+    try:
+        yield
+    finally:
+        for name in blocked:
+            del sys.modules[name]
 
 
 @dataclasses.dataclass(frozen=True)
