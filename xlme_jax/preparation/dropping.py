@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from xlme_jax.data import prepared
 from xlme_jax.data.text.reading import DataError
-from xlme_jax.preparation import sources
+from xlme_jax.preparation import filters, sources
 from xlme_jax.preparation.prepare_config import PrepareConfig
+from xlme_jax.preparation.tokenizing import Job
 
 _EARLIER_FOLDER = "in an earlier folder of bitext_dir"
+_BEHIND = "not read, as a limit was reached before it"
+_WITHIN = "read in part, as a limit was reached in it"
 Dropped = list[dict[str, Any]]
 
 
@@ -55,9 +58,9 @@ def drop(
         {
             "task": row.name,
             "split": row.split,
-            "pairs": 0,
+            "pairs" if row.kind == "bitext" else "documents": 0,
             "skipped": row.skipped,
-            "reason": "no pair passes the filters",
+            "reason": f"no {'pair' if row.kind == 'bitext' else 'document'} passes the filters",
         }
         for row in filtered
     ]
@@ -86,15 +89,40 @@ def drop(
     return remaining, dropped
 
 
-def may_leave_nothing(config: PrepareConfig) -> bool:
-    """Returns whether the filters of a configuration may skip all pairs of a task."""
-    return config.min_score is not None or config.max_length_ratio is not None
+def may_leave_nothing(config: PrepareConfig, kind: str) -> bool:
+    """Returns whether the filters of a configuration may skip all text of a task of a kind."""
+    if filters.has_text_filters(config, kind):
+        return True
+    return kind == "bitext" and (
+        config.min_score is not None or config.max_length_ratio is not None
+    )
 
 
 def is_filtered(config: PrepareConfig, row: prepared.TaskInfo) -> bool:
-    """Returns whether a task has no pair because of the filters."""
-    skips = row.kind == "bitext" and bool(row.skipped) and not row.examples
-    return skips and may_leave_nothing(config)
+    """Returns whether a task has no text because of the filters."""
+    skips = bool(row.skipped) and not row.examples
+    return skips and may_leave_nothing(config, row.kind)
+
+
+def unread_files(jobs: Sequence[Job], rows: Mapping[Job, prepared.TaskInfo]) -> Dropped:
+    """Returns the files that limits leave unread, and those of which a part is read.
+
+    A limit takes the source shards of a job in order, so the number of unread ones, which the row
+    has, tells which they are.
+    """
+    dropped: Dropped = []
+    for job in jobs:
+        skipped = rows[job].skipped
+        number = len(job.shards) - skipped.get(filters.UNREAD, 0)
+        shards = list(zip(job.shards, job.shard_bytes))
+        reasons = [_BEHIND] * (len(shards) - number)
+        if filters.REST in skipped:
+            reasons, number = [_WITHIN, *reasons], number - 1
+        dropped += [
+            {"file": name, "bytes": size, "reason": f"{job.name} ({job.split}): {reason}"}
+            for (name, size), reason in zip(shards[number:], reasons)
+        ]
+    return dropped
 
 
 def rare_languages(table: Sequence[prepared.TaskInfo], min_pairs: int) -> dict[str, int]:
@@ -122,11 +150,24 @@ def lines(dropped: Dropped) -> Iterator[str]:
     """Yields the summary: a line for each task, and one for all files that were not read."""
     for entry in dropped:
         if "task" in entry:
-            reason, pairs = entry["reason"], entry["pairs"]
-            yield f"dropped {entry['task']} ({entry['split']}, {pairs:,} pairs): {reason}"
-    if files := [entry for entry in dropped if "file" in entry]:
-        size, pairs = sum(entry["bytes"] for entry in files), {entry["reason"] for entry in files}
+            unit = "pairs" if "pairs" in entry else "documents"
+            task, split, number = entry["task"], entry["split"], entry[unit]
+            yield f"dropped {task} ({split}, {number:,} {unit}): {entry['reason']}"
+    files = [entry for entry in dropped if "file" in entry]
+    if earlier := _with_reason(files, _EARLIER_FOLDER):
+        pairs = {entry["reason"] for entry in earlier}
         yield (
-            f"not read: {len(files)} files of {len(pairs)} pairs ({size / 1e9:.3f} GB), which are "
-            f"{_EARLIER_FOLDER}"
+            f"not read: {len(earlier)} files of {len(pairs)} pairs ({_gigabytes(earlier)}), which "
+            f"are {_EARLIER_FOLDER}"
         )
+    for reason in (_BEHIND, _WITHIN):
+        if behind := _with_reason(files, reason):
+            yield f"{reason}: {len(behind)} files ({_gigabytes(behind)})"
+
+
+def _with_reason(files: Dropped, reason: str) -> Dropped:
+    return [entry for entry in files if entry["reason"].endswith(reason)]
+
+
+def _gigabytes(files: Dropped) -> str:
+    return f"{sum(entry['bytes'] for entry in files) / 1e9:.3f} GB"

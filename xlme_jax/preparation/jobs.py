@@ -13,7 +13,7 @@ from xlme_jax.data import prepared
 from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError
-from xlme_jax.preparation import dropping, sources, tokenizing
+from xlme_jax.preparation import dropping, filters, sources, tokenizing
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import TextTask
 from xlme_jax.preparation.sources import SeqioTasks
@@ -22,6 +22,8 @@ from xlme_jax.storage.buckets import keep_listings
 from xlme_jax.storage.paths import as_path
 
 HELD_OUT_FILE = "held-out.npz"
+_log = logging.getLogger(__name__)
+
 _log = logging.getLogger(__name__)
 
 
@@ -59,6 +61,10 @@ def list_jobs(
             f"prepare: {', '.join(config.tasks)} has no split train or validation, so there is "
             "nothing to prepare; name other tasks"
         )
+    filters.check_tasks(config, {job.kind for job in jobs})
+    languages = {language for job in jobs for language in job.languages if not job.benchmark}
+    for sentence in filters.warnings(config, languages):
+        _log.warning("%s", sentence)
     return jobs
 
 
@@ -76,6 +82,15 @@ def _name(task: TextTask) -> str:
 
 def _job(config: PrepareConfig, task: TextTask, split: str, vocabulary_digest: str) -> Job:
     kind, shards = task.kind, task.splits[split]
+    in_order = filters.needs_order(config, kind)
+    if in_order:
+        shards = filters.in_order(config, shards)
+    if filters.has_text_filters(config, kind) and any(shard.encode for shard in shards):
+        raise ValueError(
+            f"prepare: the SeqIO task {task.task} yields tokens, and filters need text; leave out "
+            f"the task, or {', '.join(filters.named(config))}"
+        )
+    shard_bytes = tuple(sum(file.stat().st_size for file in shard.files) for shard in shards)
     names = tuple(shard.name for shard in shards)
     files = [file for shard in shards for file in shard.files]
     limits: dict[str, object] = {
@@ -98,20 +113,23 @@ def _job(config: PrepareConfig, task: TextTask, split: str, vocabulary_digest: s
     ]
     if kind == "bitext" and config.max_length_ratio is not None:
         content.append(config.max_length_ratio)
+    content += filters.fingerprint(config, kind)
     return Job(
         task.task,
         split,
         kind,
         task.languages,
         shards=names,
-        bytes=sum(file.stat().st_size for file in files),
+        bytes=sum(shard_bytes),
         fingerprint=fingerprint(content, files),
-        may_be_empty=(kind == "bitext" and dropping.may_leave_nothing(config))
+        may_be_empty=dropping.may_leave_nothing(config, kind)
         or (
             (split == held_out.VALIDATION or not config.pairs)
             and all(shard.may_be_empty for shard in shards)
         ),
         benchmark=task.benchmark,
+        shard_bytes=shard_bytes,
+        in_order=in_order,
         reads=tuple(shard.read for shard in shards),
         encodes=tuple(shard.encode for shard in shards if shard.encode),
     )

@@ -1,14 +1,26 @@
-"""Identifies the language of texts with py3langid, an optional package without network or torch."""
+"""Identifies the language of texts, with py3langid or a model file of fastText (GlotLID, lid.176).
+
+Both are optional packages, without network and torch.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import importlib.util
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from xlme_jax.data import languages
 
 # Shorter texts (names, numbers, "OK") are of any language.
 MIN_CHARS = 20
+PY3LANGID = "py3langid"
+# Time grows with what is read, and the start of a document tells its language.
+_READ_CHARS = 200
+_PREFIX = "__label__"  # Of the names of fastText's models.
+_ANY_TEXT = "a text"
 
 
 def check() -> None:
@@ -45,3 +57,114 @@ def _code(label: str) -> str:
     """Returns the code of a language in any script."""
     language = languages.find(label)
     return label if language is None else language.code
+
+
+# --- As a filter ---
+
+
+class Identifier:
+    """Tells whether a text is of its language, by one model.
+
+    Args:
+      labels: Names of the languages that the model knows, in any spelling.
+      label: Returns the name of the most likely language of a text without line ends, or "".
+    """
+
+    def __init__(self, labels: Iterable[str], label: Callable[[str], str]):
+        self._codes = {name: _code(name) for name in labels}
+        self._known = set(self._codes.values())
+        self._label = label
+
+    def knows(self, language: str) -> bool:
+        """Returns whether the model knows a language, in any script."""
+        return _code(language) in self._known
+
+    def accepts(self, language: str) -> Callable[[str], bool]:
+        """Returns the rule of a language: whether the start of a text is identified as it.
+
+        Texts of fewer than `MIN_CHARS` characters, and all of a language that the model does not
+        know, are accepted. Scripts make no difference.
+        """
+        if not self.knows(language):
+            return lambda text: True
+        code, codes, label = _code(language), self._codes, self._label
+
+        def is_accepted(text: str) -> bool:
+            if len(text) < MIN_CHARS:
+                return True
+            name = label(text[:_READ_CHARS].replace("\n", " "))
+            return not name or codes[name] == code
+
+        return is_accepted
+
+
+@functools.lru_cache(maxsize=2)
+def identifier(name: str) -> Identifier:
+    """Returns the identifier of a name, `py3langid` or a fastText model file; loaded once."""
+    if name == PY3LANGID:
+        import py3langid
+
+        labels = [label for label, _ in py3langid.rank("")]
+        return Identifier(labels, lambda text: py3langid.classify(text)[0])
+    model = _fasttext_model(name)
+    # `model.predict` fails for a text in one of the packages, with NumPy 2, for a list in another.
+    predict = model.f.predict
+
+    def names(text: str, most: int) -> list[str]:
+        """Returns the labels of a text, the most likely first; all of them if `most` is -1."""
+        pairs = predict(f"{text}\n", most, 0.0, "strict")
+        return [label.removeprefix(_PREFIX) for _, label in pairs]
+
+    return Identifier(names(_ANY_TEXT, -1), lambda text: next(iter(names(text, 1)), ""))
+
+
+def _fasttext_model(file: str) -> Any:
+    import fasttext
+
+    try:
+        return fasttext.load_model(file)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise ValueError(
+            f"prepare: `keep_identified` is {file}, which fastText cannot load "
+            f"({' '.join(str(error).split())}); give a model file such as lid.176.bin"
+        ) from error
+
+
+def check_identifier(name: str) -> None:
+    """Raises ValueError if an identifier's package or file is missing, or the file is damaged."""
+    if name == PY3LANGID:
+        if importlib.util.find_spec(PY3LANGID) is None:
+            raise ValueError(
+                "prepare: `keep_identified` is py3langid, which is not installed; install it with "
+                "pip install 'xlme_jax[langid]', or give a fastText model file"
+            )
+        return
+    if not os.path.isfile(name):
+        raise ValueError(
+            f"prepare: `keep_identified` is {name!r}, which is no file on this machine; give "
+            "py3langid, or a fastText model file such as GlotLID's model.bin"
+        )
+    if importlib.util.find_spec("fasttext") is None:
+        raise ValueError(
+            f"prepare: `keep_identified` is {name}, which fastText reads; install it with pip "
+            "install 'xlme_jax[clean]', or give py3langid"
+        )
+
+
+def version(name: str) -> tuple[object, ...]:
+    """Returns what identifies the model: the package's version, or the file's size and time."""
+    if name == PY3LANGID:
+        return (importlib.metadata.version(PY3LANGID),)
+    status = os.stat(name)
+    return status.st_size, status.st_mtime_ns
+
+
+def unknown(name: str, codes: Collection[str]) -> str:
+    """Returns a sentence about the languages that a model does not know, or ""."""
+    known = identifier(name).knows
+    if missing := sorted(code for code in codes if not known(code)):
+        return (
+            f"keep_identified: {name} does not know {', '.join(missing)}; their text is not "
+            "filtered by language"
+        )
+    return ""

@@ -96,6 +96,7 @@ def prepare(
         shared = share(output, [rows[job] for job in jobs])
         record_tasks(output, shared)
         table, dropped = dropping.drop(config, shared)
+        dropped += dropping.unread_files(jobs, rows)
         write_dataset(output, table, model, vocabulary.size, command, dropped)
         remove_unused(output, shared)
         write_settings(config, command)
@@ -294,11 +295,11 @@ def _run(
     if not jobs:
         return {}
     workers = worker_count(config, sum(job.bytes for job in jobs))
-    number = sum(len(job.shards) for job in jobs)
+    number = sum(job.units for job in jobs)
     threads = max(1, workers // number)
     # The longest first, so that it does not run alone at the end.
     ordered = sorted(jobs, key=lambda job: (-job.bytes, job.name, job.split))
-    units = [Unit(job, i, threads) for job in ordered for i in range(len(job.shards))]
+    units = [Unit(job, i, threads) for job in ordered for i in range(job.units)]
     if config.runner:
         from xlme_jax.preparation import beam_parts  # Here because apache-beam is optional.
 
@@ -312,7 +313,7 @@ def _run(
     rows = {}
     for unit, unit_parts in results:
         parts[unit.job][unit.shard] = unit_parts
-        if len(parts[unit.job]) == len(unit.job.shards):
+        if len(parts[unit.job]) == unit.job.units:
             joined = [row for _, part in sorted(parts.pop(unit.job).items()) for row in part]
             rows[unit.job] = _complete(output, unit.job, joined)
     return rows

@@ -46,17 +46,19 @@ def split_documents(
     """
     reading = ReadReport()
     chosen, texts = held.chooses(name_of(file)), held.texts(language)
-    for number, document in enumerate(read_file(file, reading, max_chars)):
-        if chosen(number) != (split == held_out.VALIDATION):
-            continue
+    try:
+        for number, document in enumerate(read_file(file, reading, max_chars)):
+            if chosen(number) != (split == held_out.VALIDATION):
+                continue
+            if split != held_out.VALIDATION:
+                document = _without_texts(document, texts, report)
+            if document:
+                report.read += 1
+                yield (document,)
+    finally:  # A limit may end it before the file ends.
         if split != held_out.VALIDATION:
-            document = _without_texts(document, texts, report)
-        if document:
-            report.read += 1
-            yield (document,)
-    if split != held_out.VALIDATION:
-        report.skipped.update(reading.skipped)
-        report.repaired.update(reading.repaired)
+            report.skipped.update(reading.skipped)
+            report.repaired.update(reading.repaired)
 
 
 def _without_texts(document: str, texts: Container[int], report: ReadReport) -> str:
@@ -78,19 +80,21 @@ def split_pairs(held: HeldOutText, source: BitextSource, split: str, report: Rea
     training = split != held_out.VALIDATION
     chosen = held.chooses(held_out.corpus_name(source))
     first, second = held.texts(source.lang1), held.texts(source.lang2)
-    for number, unit in enumerate(read_units(source, reading)):
-        if chosen(number) == training:
-            continue
-        if isinstance(unit, str):
-            report.skip(unit)
-        elif training and (digest(unit[0]) in first or digest(unit[1]) in second):
-            report.skip(held_out.REASON)
-        else:
-            report.read += 1
-            yield unit
-    if training:
-        report.skipped.update(reading.skipped)
-        report.repaired.update(reading.repaired)
+    try:
+        for number, unit in enumerate(read_units(source, reading)):
+            if chosen(number) == training:
+                continue
+            if isinstance(unit, str):
+                report.skip(unit)
+            elif training and (digest(unit[0]) in first or digest(unit[1]) in second):
+                report.skip(held_out.REASON)
+            else:
+                report.read += 1
+                yield unit
+    finally:
+        if training:
+            report.skipped.update(reading.skipped)
+            report.repaired.update(reading.repaired)
 
 
 def mismatched_pairs(read: Read, report: ReadReport) -> Texts:

@@ -10,14 +10,16 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation.prepare_config import PrepareConfig
-from xlme_jax.preparation.tokenizing import Encode, Read
 from xlme_jax.storage.paths import as_path
+
+if TYPE_CHECKING:
+    from xlme_jax.preparation.tokenizing import Encode, Read
 
 # Typical ratio of text to its compressed size, to compare .txt with .xz without reading either.
 _EXPANSION = 3.5

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
-from xlme_jax.preparation import labelled_source
+from xlme_jax.preparation import filters, labelled_source
 from xlme_jax.preparation.cldr_source import Cldr
 from xlme_jax.preparation.file_sources import DocumentFolder, PairFolder
 from xlme_jax.preparation.prepare_config import PrepareConfig
@@ -104,7 +104,7 @@ def find_tasks(
 
 
 def flags() -> list[Flag]:
-    """Returns the flags of all sources, those of their folders included, without duplicates."""
+    """Returns the flags of all sources, their folders, limits and filters, without duplicates."""
     by_name: dict[str, Flag] = {}
     for source in SOURCES.values():
         if source.content:
@@ -112,7 +112,7 @@ def flags() -> list[Flag]:
             by_name.setdefault(source.option, Flag(source.option, help))
         for flag in source.flags:
             by_name.setdefault(flag.name, flag)
-    return list(by_name.values())
+    return [*by_name.values(), *filters.flags()]
 
 
 def describe() -> str:
@@ -183,6 +183,7 @@ def check(config: PrepareConfig) -> None:
       ValueError: `validation` or `deduplicate` is set and no task reads files that it applies to,
         or Dataflow's workers would read or write a local path.
     """
+    filters.check(config)
     if "dataflow" in config.runner.lower():
         _check_buckets(config)
     if config.deduplicate and not any(source.has_pair_files for source in chosen(config)):

@@ -20,6 +20,7 @@ from xlme_jax.data.prepared.writer import BitextWriter, LabelledWriter, Monoling
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.preparation import filters
 from xlme_jax.storage.paths import as_path
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class Job:
       may_be_empty: Whether a task without text is accepted, such as a pair of a multi-way folder
         that was not requested and whose languages have no unit in common.
       benchmark: Benchmark of a labelled task.
+      shard_bytes: Size of the files of each source shard.
+      in_order: Whether one worker reads all source shards, one after the other, as limits and
+        some filters need.
       reads: Reader of each source shard.
       encodes: What encodes each source shard of a SeqIO task of a user; empty: `encoded` encodes
         what `reads` yield.
@@ -77,23 +81,37 @@ class Job:
     fingerprint: str
     may_be_empty: bool = False
     benchmark: str = ""
+    shard_bytes: tuple[int, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    in_order: bool = False
     reads: tuple[Read, ...] = dataclasses.field(default=(), compare=False, repr=False)
     encodes: tuple[Encode, ...] = dataclasses.field(default=(), compare=False, repr=False)
+
+    @property
+    def units(self) -> int:
+        """Returns the number of its units of work."""
+        return 1 if self.in_order else len(self.shards)
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A unit of work: one source shard of a job.
+    """A unit of work: one source shard of a job, or all of them in order.
 
     Attributes:
       job: The job.
-      shard: Index of the source shard.
+      shard: Index of the source shard; 0 if it is all of them.
       threads: SentencePiece threads.
     """
 
     job: Job
     shard: int
     threads: int = 1
+
+    @property
+    def shards(self) -> range:
+        """Returns the indices of its source shards."""
+        if self.job.in_order:
+            return range(len(self.job.shards))
+        return range(self.shard, self.shard + 1)
 
 
 def run_unit(
@@ -141,12 +159,12 @@ def run_unit(
 
 
 def encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -> Iterator[Batch]:
-    """Encodes a source shard.
+    """Encodes what limits and filters let through of a unit's source shards.
 
     Args:
       config: The configuration.
       model: Path of the vocabulary.
-      unit: The source shard.
+      unit: The source shards. Those behind a limit are not opened.
       report: Collects the counts of skipped texts, which are complete at the end.
 
     Yields:
@@ -155,12 +173,35 @@ def encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -
     Raises:
       ValueError: The reader found the file damaged or malformed.
     """
+    room = filters.Room(config, unit.job.kind)
+    stage = filters.stages(config, unit.job.kind, unit.job.languages)
+    for shard in unit.shards:
+        for ids, sizes, labels in _encoded_shard(config, model, unit, shard, stage, room, report):
+            number = room.fitting(sizes)
+            if number < len(sizes):
+                ids, sizes = ids[: int(sizes[:number].sum())], sizes[:number]
+            yield ids, sizes, labels
+            if room.is_full:
+                report.skip(filters.REST)
+                report.skip(filters.UNREAD, unit.shards.stop - shard - 1)
+                return
+
+
+def _encoded_shard(
+    config: PrepareConfig,
+    model: str,
+    unit: Unit,
+    shard: int,
+    stage: filters.Stage,
+    room: filters.Room,
+    report: ReadReport,
+) -> Iterator[Batch]:
     job = unit.job
     if job.encodes:
-        yield from job.encodes[unit.shard](report)
+        yield from job.encodes[shard](report)
         return
     vocabulary = load_vocabulary(model)
-    for texts in in_batches(job.reads[unit.shard](report)):
+    for texts in in_batches(stage(job.reads[shard](report), report), room):
         if job.kind == "labelled":
             yield labelled_rows.encode(
                 vocabulary, job.benchmark, texts[0], config.max_length, config.stride, report
@@ -169,16 +210,22 @@ def encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -
             yield (*vocabulary.encode_framed(texts, unit.threads), _NO_LABELS)
 
 
-def in_batches(texts: Texts) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Yields batches of up to `BATCH_SIZE` examples, as a tuple of texts per field."""
+def in_batches(
+    texts: Texts, room: filters.Room | None = None
+) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Yields batches of up to `BATCH_SIZE` examples, as a tuple of texts per field.
+
+    A batch has no more examples than there is room for when it is asked for.
+    """
     batch: list[tuple[str, ...]] = []
-    characters = 0
+    characters, size = 0, room.most_texts(BATCH_SIZE) if room else BATCH_SIZE
     for example in texts:
         batch.append(example)
         characters += len(example[0])
-        if len(batch) == BATCH_SIZE or characters > _BATCH_CHARACTERS:
+        if len(batch) == size or characters > _BATCH_CHARACTERS:
             yield tuple(zip(*batch))
             batch, characters = [], 0
+            size = room.most_texts(BATCH_SIZE) if room else BATCH_SIZE
     if batch:
         yield tuple(zip(*batch))
 

@@ -8,18 +8,21 @@ pass, without counting them first.
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.vocabulary import VocabularyError
-from xlme_jax.preparation import sources, workers
+from xlme_jax.preparation import filters, sources, workers
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import LanguageText
 
 # A sample should span a file, but reading all of a huge file for a small sample would take hours.
 # So at least this share of the text that is read is kept.
 _LEAST_SHARE = 0.05
+
+_log = logging.getLogger(__name__)
 
 
 def find_text(
@@ -38,6 +41,8 @@ def find_text(
       ValueError: A folder or language is missing, or a task is unknown.
     """
     sources.check(config)
+    if names := filters.named(config):
+        _log.warning("not applied to the text of a vocabulary: %s", ", ".join(names))
     all_texts: list[LanguageText] = []
     held = _held_out(config)
     for name in config.tasks:
