@@ -15,6 +15,7 @@ from xlme_jax.data import prepared
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation import filters, sources
 from xlme_jax.preparation.prepare_config import PrepareConfig
+from xlme_jax.preparation.source_types import setting
 from xlme_jax.preparation.tokenizing import Job
 
 _EARLIER_FOLDER = "in an earlier folder of bitext_dir"
@@ -91,7 +92,7 @@ def drop(
 
 def may_leave_nothing(config: PrepareConfig, kind: str) -> bool:
     """Returns whether the filters of a configuration may skip all text of a task of a kind."""
-    if filters.has_text_filters(config, kind):
+    if filters.has_text_filters(config, kind) or (kind != "labelled" and setting(config, "where")):
         return True
     return kind == "bitext" and (
         config.min_score is not None or config.max_length_ratio is not None

@@ -21,16 +21,20 @@ from xlme_jax.data.text.text_digests import digest
 from xlme_jax.preparation import duplicates, raw_examples
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import (
+    SHARDS,
     Flag,
     LanguageText,
     Shard,
     Source,
     TextTask,
     file_bytes,
+    matching,
+    matching_of_languages,
     task_name,
 )
 
 _PAIR_FLAGS = (
+    SHARDS,
     Flag("pairs", "Language pairs to use, such as en-sw (default: all).", "list", []),
     Flag("pivot", "Use only pairs with this language, such as en."),
     Flag(
@@ -57,20 +61,24 @@ _PAIR_FLAGS = (
 class DocumentFolder(Source):
     """A folder of documents in CC-100's layout; its tasks are `<name>_<lang>`."""
 
+    flags: ClassVar = (SHARDS,)
     can_hold_out: ClassVar = True
 
     def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
-        """Lists a task per language; see `find_documents`."""
-        folder, longest = self.folder(config), config.max_document_chars
-        return find_documents(self.name, folder, config.languages, longest, held_out)
+        """Lists a task per language; see `document_tasks`."""
+        files = discover_documents(self.folder(config), config.languages or None)
+        files = matching_of_languages(config, files)
+        return document_tasks(self.name, files, config.max_document_chars, held_out)
 
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the files of documents."""
-        return held_out_data.find_corpora(
+        corpora = held_out_data.find_corpora(
             cc100_dir=self.folder(config),
             languages=config.languages,
             max_document_chars=config.max_document_chars,
         )
+        documents = matching(config, corpora.documents, lambda entry: (file_of(entry[1]),))
+        return dataclasses.replace(corpora, documents=tuple(documents))
 
 
 class PairFolder(Source):
@@ -113,7 +121,7 @@ class PairFolder(Source):
                 f"several in order of preference, such as --{self.option}=ccmatrix,ccaligned"
             )
         options: dict[str, Any] = {"first_only": first_only, "min_score": config.min_score}
-        return discover_bitext(
+        sources = discover_bitext(
             folders,
             config.languages or None,
             config.pairs or None,
@@ -121,6 +129,7 @@ class PairFolder(Source):
             tsv_columns=config.tsv_columns,
             **(options | changed),
         )
+        return matching(config, sources, lambda source: source.paths)
 
 
 # --- Documents ---
@@ -260,6 +269,8 @@ def _pair_shard(source: BitextSource) -> Shard:
     files = source.paths
     if source.fields:
         key += f" {source.fields}"
+    if source.where:
+        key += f" where {source.where}"
     if source.min_score is not None:
         key += f" score {source.score_column} {source.min_score}"
         files += (source.score_file,) if source.score_file else ()

@@ -17,8 +17,10 @@ from xlme_jax.data import languages
 # Shorter texts (names, numbers, "OK") are of any language.
 MIN_CHARS = 20
 PY3LANGID = "py3langid"
-# Time grows with what is read, and the start of a document tells its language.
-_READ_CHARS = 200
+# Characters of a text that are read: time grows with them, and the start tells the language. Where
+# two are given, most texts are accepted after the first, and only others are read further.
+_PY3LANGID_CHARS = (80, 250)
+_FASTTEXT_CHARS = (500,)
 _PREFIX = "__label__"  # Of the names of fastText's models.
 _ANY_TEXT = "a text"
 
@@ -68,12 +70,15 @@ class Identifier:
     Args:
       labels: Names of the languages that the model knows, in any spelling.
       label: Returns the name of the most likely language of a text without line ends, or "".
+      lengths: Characters of a text to read, ascending; it is accepted if any of them suffices.
     """
 
-    def __init__(self, labels: Iterable[str], label: Callable[[str], str]):
+    def __init__(
+        self, labels: Iterable[str], label: Callable[[str], str], lengths: tuple[int, ...]
+    ):
         self._codes = {name: _code(name) for name in labels}
         self._known = set(self._codes.values())
-        self._label = label
+        self._label, self._lengths = label, lengths
 
     def knows(self, language: str) -> bool:
         """Returns whether the model knows a language, in any script."""
@@ -92,8 +97,13 @@ class Identifier:
         def is_accepted(text: str) -> bool:
             if len(text) < MIN_CHARS:
                 return True
-            name = label(text[:_READ_CHARS].replace("\n", " "))
-            return not name or codes[name] == code
+            for length in self._lengths:
+                name = label(text[:length].replace("\n", " "))
+                if not name or codes[name] == code:
+                    return True
+                if len(text) <= length:
+                    return False
+            return False
 
         return is_accepted
 
@@ -105,7 +115,7 @@ def identifier(name: str) -> Identifier:
         import py3langid
 
         labels = [label for label, _ in py3langid.rank("")]
-        return Identifier(labels, lambda text: py3langid.classify(text)[0])
+        return Identifier(labels, lambda text: py3langid.classify(text)[0], _PY3LANGID_CHARS)
     model = _fasttext_model(name)
     # `model.predict` fails for a text in one of the packages, with NumPy 2, for a list in another.
     predict = model.f.predict
@@ -115,7 +125,8 @@ def identifier(name: str) -> Identifier:
         pairs = predict(f"{text}\n", most, 0.0, "strict")
         return [label.removeprefix(_PREFIX) for _, label in pairs]
 
-    return Identifier(names(_ANY_TEXT, -1), lambda text: next(iter(names(text, 1)), ""))
+    labels = names(_ANY_TEXT, -1)
+    return Identifier(labels, lambda text: next(iter(names(text, 1)), ""), _FASTTEXT_CHARS)
 
 
 def _fasttext_model(file: str) -> Any:

@@ -6,13 +6,16 @@ Nothing here imports TensorFlow, so that workers start without it.
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from xlme_jax.data.text.bitext_files import BitextSource
+from xlme_jax.data.text.document_files import DocumentFile, file_of
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation.prepare_config import PrepareConfig
@@ -20,6 +23,10 @@ from xlme_jax.storage.paths import as_path
 
 if TYPE_CHECKING:
     from xlme_jax.preparation.tokenizing import Encode, Read
+
+_log = logging.getLogger(__name__)
+_Item = TypeVar("_Item")
+_File = TypeVar("_File", bound=DocumentFile)
 
 # Typical ratio of text to its compressed size, to compare .txt with .xz without reading either.
 _EXPANSION = 3.5
@@ -228,6 +235,62 @@ class Source:
 def setting(config: PrepareConfig, name: str) -> Any:
     """Returns a field of a configuration, else the entry of its `options`, else None."""
     return getattr(config, name, dict(config.options).get(name))
+
+
+# --- Files by name ---
+
+SHARDS = Flag(
+    "shards",
+    "Read only files whose names match one of these patterns, such as 10_* for the best documents "
+    "of HPLT v3.",
+    "list",
+)
+
+
+def matching(
+    config: PrepareConfig, items: Iterable[_Item], paths_of: Callable[[_Item], Iterable[Path]]
+) -> list[_Item]:
+    """Returns what has a file whose name matches `shards`; everything without that setting.
+
+    Raises:
+      DataError: Nothing does.
+    """
+    items = list(items)
+    patterns = setting(config, SHARDS.name)
+    if not patterns:
+        return items
+    chosen = [
+        item
+        for item in items
+        if any(fnmatch.fnmatchcase(path.name, p) for path in paths_of(item) for p in patterns)
+    ]
+    if items and not chosen:
+        names = ", ".join(path.name for item in items[:5] for path in paths_of(item))
+        raise DataError(
+            f"prepare: no file matches --shards={','.join(patterns)}; there are {names}"
+            f"{' and more' if len(items) > 5 else ''}"
+        )
+    return chosen
+
+
+def matching_of_languages(
+    config: PrepareConfig, files: Mapping[str, Sequence[_File]]
+) -> dict[str, list[_File]]:
+    """Returns the files of each language that match `shards`, without languages that have none.
+
+    Raises:
+      DataError: None match, or none of a language that is asked for.
+    """
+    entries = [(language, file) for language, texts in files.items() for file in texts]
+    chosen: dict[str, list[_File]] = {}
+    for language, file in matching(config, entries, lambda entry: (file_of(entry[1]),)):
+        chosen.setdefault(language, []).append(file)
+    if missing := [language for language in files if language not in chosen]:
+        message = f"no file of {', '.join(missing)} matches --shards"
+        if config.languages:
+            raise DataError(f"prepare: {message}; fix the pattern, or leave out the languages")
+        _log.warning("not read, as %s", message)
+    return chosen
 
 
 def required_folder(

@@ -192,12 +192,21 @@ def check(config: PrepareConfig) -> None:
             "prepare: `deduplicate` applies only to pair files (the tasks "
             f"{', '.join(with_pairs)}); `tasks` is {', '.join(config.tasks)}. Set it to False"
         )
+    if setting(config, "where") and not any(map(_has_where, chosen(config))):
+        raise ValueError(
+            "prepare: `where` has conditions on columns of tables; `tasks` is "
+            f"{', '.join(config.tasks)}. Leave it out"
+        )
     if config.validation and not any(source.can_hold_out for source in chosen(config)):
         raise ValueError(
             f"prepare: `validation` is {config.validation!r} but applies only to the tasks "
             f"{', '.join(with_held_out())}; `tasks` is {', '.join(config.tasks)}. Set "
             "`validation` to the empty string"
         )
+
+
+def _has_where(source: Source) -> bool:
+    return any(flag.name == "where" for flag in source.flags)
 
 
 def _check_buckets(config: PrepareConfig) -> None:

@@ -5,11 +5,13 @@ Each row is a document (`table`), or a translation pair (`table_pairs`).
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from xlme_jax.data.text import row_conditions
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError
@@ -24,13 +26,28 @@ from xlme_jax.data.text.tables import TableText
 from xlme_jax.preparation.file_sources import document_tasks, pair_tasks, pair_texts
 from xlme_jax.preparation.hub import download
 from xlme_jax.preparation.prepare_config import PrepareConfig
-from xlme_jax.preparation.source_types import Flag, LanguageText, Source, TextTask, setting
+from xlme_jax.preparation.source_types import (
+    SHARDS,
+    Flag,
+    LanguageText,
+    Source,
+    TextTask,
+    matching,
+    matching_of_languages,
+    setting,
+)
 from xlme_jax.storage.paths import as_path, is_file
 
 _log = logging.getLogger(__name__)
 CONTENT = "tables (Parquet, save_to_disk, JSON Lines, CSV or TSV)"
 _SPLITS = (TRAIN, "validation", "test", REMOVED, ALL_SPLITS)
 _SHARED_FLAGS = (
+    SHARDS,
+    Flag(
+        "where",
+        "Conditions on columns of tables, such as language_score>=.9,source in (web,news); other "
+        "rows are skipped.",
+    ),
     Flag(
         "hf_dataset",
         "Data set of the Hugging Face hub, such as owner/name, or owner/name/folder for a part of "
@@ -124,7 +141,7 @@ class Table(_Tables):
                 f"prepare: both `text_language` ({language}) and `language_column` ({column}) are "
                 "given; leave out one"
             )
-        return discover_tables(
+        texts = discover_tables(
             self.location(config),
             config.languages or None,
             setting(config, "text_column") or "text",
@@ -132,6 +149,11 @@ class Table(_Tables):
             column,
             _split(config),
         )
+        where = _where(config)
+        return {
+            tag: [dataclasses.replace(text, where=where) for text in of_language]
+            for tag, of_language in matching_of_languages(config, texts).items()
+        }
 
 
 class TablePairs(_Tables):
@@ -166,7 +188,7 @@ class TablePairs(_Tables):
                 "with --score_column, or leave out min_score"
             )
         options: dict[str, Any] = {"min_score": config.min_score if score else None}
-        return discover_table_pairs(
+        sources = discover_table_pairs(
             self.location(config),
             config.languages or None,
             config.pairs or None,
@@ -176,6 +198,8 @@ class TablePairs(_Tables):
             split=_split(config),
             **(options | changed),
         )
+        where, chosen = _where(config), matching(config, sources, lambda source: source.paths)
+        return [dataclasses.replace(source, where=where) for source in chosen]
 
 
 def _split(config: PrepareConfig) -> str:
@@ -183,3 +207,10 @@ def _split(config: PrepareConfig) -> str:
     if split not in _SPLITS:
         raise ValueError(f"prepare: `table_split` is {split!r}; choose from {', '.join(_SPLITS)}")
     return split
+
+
+def _where(config: PrepareConfig) -> str:
+    """Returns the conditions on rows; raises ValueError if they are malformed."""
+    where = setting(config, "where") or ""
+    row_conditions.parse(where)
+    return where

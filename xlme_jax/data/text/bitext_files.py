@@ -48,6 +48,7 @@ class BitextSource:
         score_file: File whose line n is the score of line n of Moses files; None if there is none.
         fields: Names of the columns of a table with text in lang1 and lang2, and optionally with
             scores. None selects those that are named after the languages.
+        where: Conditions that the rows of a table satisfy, see `row_conditions`. Empty: none.
     """
 
     lang1: str
@@ -61,6 +62,7 @@ class BitextSource:
     score_column: int | None = dataclasses.field(default=None, repr=False)
     score_file: Path | None = dataclasses.field(default=None, repr=False)
     fields: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
+    where: str = dataclasses.field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if not self.lang1 < self.lang2:

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import numpy as np
 
+from xlme_jax.data.text import row_conditions
 from xlme_jax.data.text.decompression import Allowance, DataError, file_size, open_file, shown
 from xlme_jax.storage.paths import is_bucket
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from xlme_jax.data.text.reading import ReadReport
 
 _BATCH_ROWS, _FEWEST_ROWS = 1024, 16
 _BATCH_BYTES = 1 << 29
@@ -41,19 +44,92 @@ def parquet_names(path: Path) -> list[str]:
         return _names(_parquet(file).schema_arrow)
 
 
-def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def parquet_rows(
+    path: Path, columns: Sequence[str], where: str = "", report: ReadReport | None = None
+) -> Iterator[tuple[Any, ...]]:
     """Yields the values of columns row by row, text as bytes.
 
+    Args:
+        path: The file.
+        columns: Columns to read.
+        where: Conditions of `row_conditions`. Groups of rows without a row that satisfies them, by
+            the file's statistics, are not read, and the text of other rows is not decoded.
+        report: Counts the rows that do not satisfy `where`.
+
     Raises:
-        DataError: The file is damaged, or lacks a column.
+        DataError: The file is damaged, or lacks a column, or `where` does not fit a column.
     """
+    compared = row_conditions.columns(where)
     with open_file(path) as file, _readable(path, "Parquet") as progress:
         table = _parquet(file)
-        for column in columns:
+        for column in (*columns, *compared):
             _place(path, table.schema_arrow, column)
-        for batch in _parquet_batches(path, table, file_size(file), columns):
+        groups = _groups(path, file, table, where)
+        unread = table.metadata.num_rows - sum(
+            table.metadata.row_group(group).num_rows for group in groups
+        )
+        if report is not None:
+            report.skip(row_conditions.reason(where), unread)
+        names = list(dict.fromkeys([*columns, *compared]))
+        for batch in _parquet_batches(path, table, file_size(file), names, groups):
+            rows = batch.num_rows
+            if where:
+                batch = _satisfying(path, batch, where)
+                if report is not None:
+                    report.skip(row_conditions.reason(where), rows - batch.num_rows)
             yield from _rows(path, batch, columns)
-            progress.append(batch.num_rows)
+            progress.append(rows)
+
+
+def _groups(path: Path, file: BinaryIO, table: Any, where: str) -> list[int]:
+    """Returns the numbers of the groups of rows that may have rows which satisfy conditions."""
+    everything = list(range(table.metadata.num_row_groups))
+    expression = _expression(path, table.schema_arrow, where)
+    if expression is None or not everything:
+        return everything
+    from pyarrow import dataset
+
+    fragment = dataset.ParquetFileFormat().make_fragment(file).subset(expression)
+    return [group.id for group in fragment.row_groups]
+
+
+def _expression(path: Path, schema: pa.Schema, where: str) -> Any:
+    """Returns conditions as an expression of pyarrow, those on numbers and text; None if none are.
+
+    Raises:
+        DataError: A condition compares a column of text with a number, or of numbers with text.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    types, expression = pa.types, None
+    for condition in row_conditions.parse(where):
+        number, child = _place(path, schema, condition.column)
+        field = schema.field(number)
+        kind = field.type if child is None else field.type.field(child).type
+        is_number = types.is_integer(kind) or types.is_floating(kind)
+        is_text = types.is_string(kind) or types.is_large_string(kind)
+        if not is_number and not is_text:
+            continue
+        condition.check(is_number, str(kind), str(path))
+        values = condition.numbers if is_number else condition.values
+        reference = compute.field(field.name) if child is None else compute.field(field.name, child)
+        term = condition.compared(reference, values)
+        expression = term if expression is None else expression & term
+    return expression
+
+
+def _satisfying(path: Path, batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
+    """Returns the rows of a batch that satisfy conditions."""
+    import pyarrow as pa
+
+    compared = [_column(path, batch, column) for column in row_conditions.columns(where)]
+    for array in compared:
+        array.validate(full=True)
+    rows = zip(*(array.to_pylist() for array in compared))
+    chosen = [row_conditions.satisfies(where, row, str(path)) for row in rows]
+    batch.validate()
+    return batch.filter(pa.array(chosen, pa.bool_()))
 
 
 def arrow_names(path: Path) -> list[str]:
@@ -103,7 +179,11 @@ def _parquet(file: BinaryIO) -> Any:
 
 
 def _parquet_batches(
-    path: Path, table: Any, size: int, columns: Sequence[str] | None
+    path: Path,
+    table: Any,
+    size: int,
+    columns: Sequence[str] | None,
+    groups: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields batches that take no more than `_BATCH_BYTES`, or a few rows of a large group.
 
@@ -114,13 +194,15 @@ def _parquet_batches(
         table: The file, opened.
         size: Its bytes.
         columns: Names of columns, or fields of structs; None for all.
+        groups: Numbers of the groups of rows to read; None for all.
     """
     metadata = table.metadata
     paths = [f"{metadata.schema.column(leaf).path}." for leaf in range(metadata.num_columns)]
     starts = ("",) if columns is None else tuple(f"{column}." for column in columns)
     leaves = [leaf for leaf, name in enumerate(paths) if name.startswith(starts)]
     declared, largest = Allowance(size), 1
-    for number in range(metadata.num_row_groups):
+    groups = range(metadata.num_row_groups) if groups is None else groups
+    for number in groups:
         group = metadata.row_group(number)
         for leaf in leaves:
             bytes_of_chunk = group.column(leaf).total_uncompressed_size
@@ -128,7 +210,7 @@ def _parquet_batches(
             largest = max(largest, bytes_of_chunk)
     rows = min(max(_BATCH_BYTES // largest, _FEWEST_ROWS), _BATCH_ROWS)
     read = Allowance(size)
-    for batch in table.iter_batches(rows, columns=columns):
+    for batch in table.iter_batches(rows, row_groups=list(groups), columns=columns):
         yield from _slices(path, batch, read)
 
 
@@ -316,7 +398,7 @@ def raise_missing(path: Path, column: str, names: Sequence[str]) -> NoReturn:
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     raise DataError(
         f"{path}: no column {shown(column)!r}; its columns are {known}{more}. Name one of them "
-        "with --text_column, --language_column or --pair_columns"
+        "with --text_column, --language_column, --pair_columns or --where"
     )
 
 

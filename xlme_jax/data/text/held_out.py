@@ -106,6 +106,7 @@ class Corpora:
         yield from (file.key for _, file in self.documents if isinstance(file, TableText))
         yield from self.sources
         yield from (source.fields for source in self.sources if source.fields)
+        yield from (source.where for source in self.sources if source.where)
 
     def files(self) -> list[Path]:
         """Returns all files without duplicates, including the ids of multi-way folders."""

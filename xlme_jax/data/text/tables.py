@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from xlme_jax.data import languages
-from xlme_jax.data.text import columnar, pair_scores, reading, row_lines
+from xlme_jax.data.text import columnar, pair_scores, reading, row_conditions, row_lines
 from xlme_jax.data.text.decompression import DataError, shown, strip_compression
 from xlme_jax.data.text.reading import BLANK_LINE, ReadReport, Rejected
 from xlme_jax.data.text.row_lines import Rows
@@ -45,9 +45,10 @@ def _arrow(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
     return columnar.arrow_rows(path, columns)
 
 
+_PARQUET = _Format(columnar.parquet_names, _parquet)
 _JSON = _Format(row_lines.json_names, row_lines.json_rows)
 _FORMATS = {
-    ".parquet": _Format(columnar.parquet_names, _parquet),
+    ".parquet": _PARQUET,
     ".arrow": _Format(columnar.arrow_names, _arrow),
     ".jsonl": _JSON,
     ".ndjson": _JSON,
@@ -67,12 +68,14 @@ class TableText:
         language: Their language.
         column: Column of the text.
         language_column: Column of the language; only rows with `language` are read. Empty: all are.
+        where: Conditions that rows satisfy, see `row_conditions`. Empty: none.
     """
 
     path: Path
     language: str
     column: str
     language_column: str = ""
+    where: str = ""
 
     @property
     def name(self) -> str:
@@ -83,7 +86,8 @@ class TableText:
     @property
     def key(self) -> str:
         """Returns what the text depends on besides the file."""
-        return f"column {self.column}, language {self.language_column} {self.language}"
+        key = f"column {self.column}, language {self.language_column} {self.language}"
+        return f"{key}, where {self.where}" if self.where else key
 
 
 def is_table(name: str) -> bool:
@@ -104,8 +108,25 @@ def _format_of(path: Path) -> _Format:
     return _FORMATS[Path(strip_compression(path.name)).suffix.lower()]
 
 
-def _rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
-    return _format_of(path).rows(path, columns, report)
+def _rows(path: Path, columns: Sequence[str], report: ReadReport, where: str = "") -> Rows:
+    table_format = _format_of(path)
+    if not where:
+        return table_format.rows(path, columns, report)
+    if table_format is _PARQUET:
+        return columnar.parquet_rows(path, columns, where, report)
+    rows = table_format.rows(path, [*columns, *row_conditions.columns(where)], report)
+    return _satisfying(path, rows, len(columns), where)
+
+
+def _satisfying(path: Path, rows: Rows, number: int, where: str) -> Rows:
+    """Yields the first `number` values of rows of which the others satisfy conditions."""
+    reason = row_conditions.reason(where)
+    for row in rows:
+        if isinstance(row, str):
+            yield row
+        else:
+            is_chosen = row_conditions.satisfies(where, row[number:], str(path))
+            yield row[:number] if is_chosen else reason
 
 
 # --- Documents ---
@@ -130,7 +151,7 @@ def read_table(
     report = ReadReport() if report is None else report
     before = report.read
     columns = [table.column] + ([table.language_column] if table.language_column else [])
-    for row in _rows(table.path, columns, report):
+    for row in _rows(table.path, columns, report, table.where):
         if (text := _document(table, row, report)) is None:
             continue
         *whole, rest = reading.pieces(text, max_document_chars)
@@ -138,7 +159,8 @@ def read_table(
         for piece in filter(None, (piece.strip() for piece in (*whole, rest))):
             report.read += 1
             yield piece
-    if report.read == before:
+    # With conditions, a file may have no row that satisfies them.
+    if report.read == before and not table.where:
         raise DataError(
             f"{table.name}: no text in column {shown(table.column)!r} (skipped: "
             f"{dict(report.skipped) or 'nothing'}); remove the file, or name another column with "
@@ -254,6 +276,7 @@ def table_units(
     columns: Sequence[str],
     scores: str | None = None,
     min_score: float | None = None,
+    where: str = "",
 ) -> Iterator[tuple[str, str] | str]:
     """Yields one item per row: the two texts, or the reason why the row is skipped.
 
@@ -263,12 +286,13 @@ def table_units(
         columns: Columns of the first and the second text.
         scores: Column of the pairs' scores; not read without `min_score`.
         min_score: Pairs with a lower score are skipped.
+        where: Conditions that rows satisfy, see `row_conditions`.
 
     Raises:
         DataError: The file is missing or damaged, or lacks a column.
     """
     more = [] if scores is None or min_score is None else [scores]
-    for row in _rows(path, [*columns, *more], report):
+    for row in _rows(path, [*columns, *more], report, where):
         if isinstance(row, str):
             yield row
             continue
