@@ -37,6 +37,9 @@ def nothing():
 def test_every_item_gets_its_result(count, capfd):
     assert dict(workers.run(double, [5, 1, 7], count, nothing)) == {5: 10, 1: 2, 7: 14}
     assert "3/3" in capfd.readouterr().err
+    list(workers.run(double, [5, 1, 7], count, nothing, size_of=lambda item: 1000 * item))
+    printed = capfd.readouterr().err
+    assert "13.0k/13.0k" in printed and "3 of 3 files" in printed
 
 
 @pytest.mark.parametrize("count", [1, 2])

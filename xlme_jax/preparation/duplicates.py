@@ -10,15 +10,12 @@ import importlib.metadata
 import importlib.util
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xlme_jax.data.text import text_digests
 from xlme_jax.data.text.reading import ReadReport
-
-if TYPE_CHECKING:
-    from xlme_jax.preparation.tokenizing import Read, Texts
+from xlme_jax.preparation.source_types import Read, Texts
 
 REASON = "duplicate pair"
 _BATCH = 4096  # Texts that are looked up at once.

@@ -20,11 +20,10 @@ import numpy as np
 
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation import duplicates, language_id, text_rules
-from xlme_jax.preparation.source_types import Flag, Shard, setting
+from xlme_jax.preparation.source_types import Flag, Shard, Texts, setting
 
 if TYPE_CHECKING:
     from xlme_jax.preparation.prepare_config import PrepareConfig
-    from xlme_jax.preparation.tokenizing import Texts
 
 DOCUMENTS, PAIRS = "monolingual", "bitext"
 _KINDS = {DOCUMENTS: "running text", PAIRS: "translation pairs"}
@@ -143,7 +142,7 @@ class Room:
 # --- Filters of text ---
 
 # Yields the examples that stay, perhaps changed, and counts the others.
-Stage = Callable[["Texts", ReadReport], "Texts"]
+Stage = Callable[[Texts, ReadReport], Texts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,6 +360,11 @@ def named(config: PrepareConfig) -> list[str]:
 def has_text_filters(config: PrepareConfig, kind: str) -> bool:
     """Returns whether a filter reads the text of a kind of task."""
     return any(_text_filters(config, kind))
+
+
+def has_limits(config: PrepareConfig) -> bool:
+    """Returns whether a limit is set, for any kind of task."""
+    return any(setting(config, limit.flag.name) is not None for limit in LIMITS)
 
 
 def needs_order(config: PrepareConfig, kind: str) -> bool:

@@ -1,15 +1,19 @@
-"""Data sets of the Hugging Face hub, downloaded as the files that they consist of.
+"""Data sets of the Hugging Face hub: the files that they consist of, downloaded or read there.
 
 Loading scripts are never run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.text.tables import TABLE_SUFFIXES
+from xlme_jax.storage import hub_paths
 from xlme_jax.storage.paths import as_path
 
 _NAME = re.compile(
@@ -17,12 +21,13 @@ _NAME = re.compile(
 )
 
 
-def download(name: str) -> Path:
+def download(name: str, stream: bool = False) -> Path:
     """Returns the folder of a data set's tables, downloaded unless they are in the hub's cache.
 
     Args:
       name: "owner/name", "owner/name/part" for a folder or file of it, either with "@revision"; or
         a folder on disk.
+      stream: Whether nothing is downloaded, and files are read on the hub when they are needed.
 
     Raises:
       DataError: huggingface_hub is not installed, the name is malformed, the hub cannot be reached,
@@ -36,27 +41,42 @@ def download(name: str) -> Path:
             f"hf_dataset: {name!r} is neither a folder nor a name such as owner/name, "
             "owner/name/folder or owner/name@revision"
         )
-    try:
+    repository, part = match["repository"], (match["part"] or "").strip("/")
+    with _readable(name, repository):
         import huggingface_hub
+
+        if stream:
+            # The commit, so that workers and a command that resumes read the same files.
+            version = hub_paths.commit(repository, match["revision"])
+            folder = hub_paths.HubPath(f"hf://datasets/{repository}@{version}") / part
+            folder.list_all()
+            return cast(Path, folder)
+        patterns = [part, f"{part}/*"] if part else [f"*{suffix}*" for suffix in TABLE_SUFFIXES]
+        snapshot = huggingface_hub.snapshot_download(
+            repository,
+            repo_type="dataset",
+            revision=match["revision"],
+            allow_patterns=patterns,
+        )
+    return as_path(snapshot) / part
+
+
+@contextlib.contextmanager
+def _readable(name: str, repository: str) -> Iterator[None]:
+    """Converts errors of the hub; the message says how to do without it."""
+    try:
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ModuleNotFoundError as error:
         raise DataError(
             f"hf_dataset: {name} must be downloaded, which needs huggingface_hub: pip install "
             "'xlme_jax[hfdata]'"
         ) from error
-    repository, part = match["repository"], (match["part"] or "").strip("/")
-    patterns = [part, f"{part}/*"] if part else [f"*{suffix}*" for suffix in TABLE_SUFFIXES]
     by_hand = (
         f"download it elsewhere (`hf download --repo-type dataset {repository} --local-dir "
         "FOLDER`) and give its folder"
     )
     try:
-        folder = huggingface_hub.snapshot_download(
-            repository,
-            repo_type="dataset",
-            revision=match["revision"],
-            allow_patterns=patterns,
-        )
+        yield
     except LocalEntryNotFoundError as error:
         raise DataError(
             f"hf_dataset: {name} is neither a folder here nor in the hub's cache, and "
@@ -73,4 +93,3 @@ def download(name: str) -> Path:
         raise DataError(
             f"hf_dataset: {repository} cannot be downloaded ({why}); {by_hand}"
         ) from error
-    return as_path(folder) / part

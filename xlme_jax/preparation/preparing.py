@@ -308,7 +308,7 @@ def _run(
         work = functools.partial(tokenizing.run_unit, config, model)
         # TensorFlow costs a worker seconds and half a gigabyte, and most do not need it.
         start = load_seqio if sources.needs_seqio(config) else None
-        results = worker_pool.run(work, units, workers, start)
+        results = worker_pool.run(work, units, workers, start, size_of=_bytes_of)
     parts: dict[Job, dict[int, Rows]] = {job: {} for job in jobs}
     rows = {}
     for unit, unit_parts in results:
@@ -317,6 +317,10 @@ def _run(
             joined = [row for _, part in sorted(parts.pop(unit.job).items()) for row in part]
             rows[unit.job] = _complete(output, unit.job, joined)
     return rows
+
+
+def _bytes_of(unit: Unit) -> int:
+    return sum(unit.job.shard_bytes[shard] for shard in unit.shards)
 
 
 def worker_count(config: PrepareConfig, size: int) -> int:

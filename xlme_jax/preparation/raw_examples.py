@@ -19,7 +19,7 @@ from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.text.pair_readers import read_units
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.text.text_digests import digest
-from xlme_jax.preparation.tokenizing import Read, Texts
+from xlme_jax.preparation.source_types import Read, Texts
 
 if TYPE_CHECKING:
     from xlme_jax.preparation.prepare_config import CldrCorpus

@@ -12,7 +12,9 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.document_files import DocumentFile, file_of
@@ -21,8 +23,14 @@ from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.storage.paths import as_path
 
-if TYPE_CHECKING:
-    from xlme_jax.preparation.tokenizing import Encode, Read
+# Examples: a text (a labelled one as JSON, see `labelled_rows`), or the two texts of a pair.
+Texts = Iterator[tuple[str, ...]]
+# Streams the examples of a source shard and counts skipped ones in the report.
+Read = Callable[[ReadReport], Texts]
+# Concatenated ids of the examples, their sizes, and their concatenated labels.
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
+# Streams the encoded examples of a source shard and counts skipped ones in the report.
+Encode = Callable[[ReadReport], Iterator[Batch]]
 
 _log = logging.getLogger(__name__)
 _Item = TypeVar("_Item")

@@ -23,6 +23,7 @@ from xlme_jax.data.text.table_files import (
     discover_tables,
 )
 from xlme_jax.data.text.tables import TableText
+from xlme_jax.preparation import filters
 from xlme_jax.preparation.file_sources import document_tasks, pair_tasks, pair_texts
 from xlme_jax.preparation.hub import download
 from xlme_jax.preparation.prepare_config import PrepareConfig
@@ -101,6 +102,8 @@ class _Tables(Source):
     def location(self, config: PrepareConfig) -> Path:
         """Returns the folder or file; downloads the data set if it is one of the hub.
 
+        With a limit or `shards`, it is read on the hub instead.
+
         Raises:
           DataError: None is given or it does not exist, or it cannot be downloaded.
         """
@@ -112,7 +115,10 @@ class _Tables(Source):
                 f"{self.variable}) are given; leave out one"
             )
         if name:
-            return download(name)
+            # Most of it will not be read.
+            return download(
+                name, stream=filters.has_limits(config) or bool(setting(config, "shards"))
+            )
         if folder and is_file(file := as_path(folder).expanduser()):
             return file
         return self.folder(config)

@@ -21,6 +21,7 @@ from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import filters
+from xlme_jax.preparation.source_types import Batch, Encode, Read, Texts
 from xlme_jax.storage.paths import as_path
 
 if TYPE_CHECKING:
@@ -39,14 +40,6 @@ WRITERS: dict[str, type[MonolingualWriter | BitextWriter]] = {
     "bitext": BitextWriter,
 }
 _NO_LABELS = np.empty(0, np.int32)
-# Examples: a text (a labelled one as JSON, see `labelled_rows`), or the two texts of a pair.
-Texts = Iterator[tuple[str, ...]]
-# Streams the examples of a source shard and counts skipped ones in the report.
-Read = Callable[[ReadReport], Texts]
-# Concatenated ids of the examples, their sizes, and their concatenated labels.
-Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
-# Streams the encoded examples of a source shard and counts skipped ones in the report.
-Encode = Callable[[ReadReport], Iterator[Batch]]
 
 
 @dataclasses.dataclass(frozen=True)

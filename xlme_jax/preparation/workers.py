@@ -32,6 +32,7 @@ def run(
     start: Callable[[], object] | None,
     desc: str = "prepare",
     unit: str = "file",
+    size_of: Callable[[Item], int] = lambda item: 0,
 ) -> Iterator[tuple[Item, Result]]:
     """Processes items in parallel.
 
@@ -43,6 +44,8 @@ def run(
       start: Called once in every new process, or None.
       desc: Name of the progress bar.
       unit: What an item is, for the progress bar.
+      size_of: Returns the bytes of an item. The bar shows bytes, so that the time that is left is
+        that of the text that is left, unless all are 0.
 
     Yields:
       (item, result), in order of completion.
@@ -51,13 +54,16 @@ def run(
       WorkerDied: A process was killed, for example because it ran out of memory.
     """
     workers = min(workers, len(items))
-    with _progress(len(items), desc, unit) as bar:
+    sizes = [size_of(item) for item in items]
+    with _progress(sizes, desc, unit) as bar:
         if workers <= 1:
-            for item in items:
+            for item, size in zip(items, sizes):
                 yield item, work(item, bar.add)
-                bar.finish()
+                bar.finish(size)
         else:
-            yield from _in_processes(work, items, workers, start, bar)
+            for item, result in _in_processes(work, items, workers, start, bar):
+                yield item, result
+                bar.finish(size_of(item))
 
 
 def _in_processes(
@@ -82,7 +88,6 @@ def _in_processes(
                     bar.add(counts.get_nowait())
             for future in done:
                 yield waiting.pop(future), future.result()
-                bar.finish()
     except BrokenProcessPool as error:
         raise WorkerDied(
             "A worker process died, probably because it ran out of memory. Run the same command "
@@ -117,25 +122,41 @@ def _call(work: Callable[[Item, Report], Result], item: Item) -> Result:
 
 
 class _Bar:
-    """A progress bar over items that also counts texts, to show progress within a large item."""
+    """A progress bar over items that also counts texts, to show progress within a large item.
 
-    def __init__(self, bar: tqdm):
-        self._bar = bar
-        self._texts = 0
+    Args:
+      bar: The bar, of bytes or of items.
+      items: Number of items.
+      unit: What an item is.
+      counts_bytes: Whether the bar is of bytes.
+    """
+
+    def __init__(self, bar: tqdm, items: int, unit: str, counts_bytes: bool):
+        self._bar, self._items, self._unit = bar, items, unit
+        self._counts_bytes = counts_bytes
+        self._done = self._texts = 0
 
     def add(self, texts: int) -> None:
         self._texts += texts
-        self._bar.set_postfix_str(f"{self._texts:,} texts", refresh=False)
+        self._show()
         self._bar.update(0)
 
-    def finish(self) -> None:
-        self._bar.update(1)
+    def finish(self, size: int) -> None:
+        self._done += 1
+        self._show()
+        self._bar.update(size if self._counts_bytes else 1)
+
+    def _show(self) -> None:
+        done = f"{self._done} of {self._items} {self._unit}s, " if self._counts_bytes else ""
+        self._bar.set_postfix_str(f"{done}{self._texts:,} texts", refresh=False)
 
 
 @contextlib.contextmanager
-def _progress(total: int, desc: str, unit: str) -> Iterator[_Bar]:
-    with open_bar(desc=desc, unit=unit, total=total) as bar:
-        yield _Bar(bar)
+def _progress(sizes: Sequence[int], desc: str, unit: str) -> Iterator[_Bar]:
+    total = sum(sizes)
+    options = {"total": total, "unit": "B", "unit_scale": True} if total else {"total": len(sizes)}
+    with open_bar(**{"desc": desc, "unit": unit, **options}) as bar:
+        yield _Bar(bar, len(sizes), unit, bool(total))
 
 
 def open_bar(**options: Any) -> tqdm:

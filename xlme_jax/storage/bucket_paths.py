@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 from collections.abc import Iterator
@@ -10,15 +9,7 @@ from typing import IO, Any, cast
 
 from etils.epath import gpath
 
-from xlme_jax.storage.buckets import MISSING, file_system, listing, naming
-
-
-@dataclasses.dataclass(frozen=True)
-class Stat:
-    """Size in bytes, and time of the last change, of an object."""
-
-    st_size: int
-    st_mtime_ns: int
+from xlme_jax.storage.buckets import MISSING, Stat, file_system, listing, naming
 
 
 class BucketPath(gpath.PosixGPath):

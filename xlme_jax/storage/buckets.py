@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import os
@@ -17,6 +18,14 @@ _REMEDIES = {
     403: "permission denied; this account needs the role Storage Object User on the bucket",
     404: MISSING,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Stat:
+    """Size in bytes, and time of the last change, of an object."""
+
+    st_size: int
+    st_mtime_ns: int
 
 
 @functools.cache

@@ -17,11 +17,15 @@ from typing import cast
 # Before etils is imported: with TensorFlow installed, it would import that for buckets.
 os.environ.setdefault("EPATH_USE_TF", "false")
 
+_HUB = "hf://"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns a local path, or for "gs://..." a `BucketPath`, typed as `Path` for its methods.
+    """Returns a local path, or a `BucketPath` or `HubPath`, typed as `Path` for its methods.
+
+    Args:
+      path: A local path, "gs://...", or "hf://datasets/owner/name@revision/...", to read alone.
 
     Raises:
       ValueError: another kind of storage, or gcsfs is not installed.
@@ -31,6 +35,10 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
     text = os.fspath(path)
     if not _SCHEME.match(text):
         return pathlib.Path(text)
+    if text.startswith(_HUB):
+        from xlme_jax.storage.hub_paths import HubPath
+
+        return cast(pathlib.Path, HubPath(text))
     if not re.match("gs://[^/]", text):
         raise ValueError(
             f"{text}: only local paths and gs://BUCKET/... are supported; mount other storage as a "
@@ -49,11 +57,16 @@ def is_bucket(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path).startswith("gs://")
 
 
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a path is one of a bucket or of the hub, and not of this machine."""
+    return os.fspath(path).startswith(("gs://", _HUB))
+
+
 def is_folder(path: pathlib.Path) -> bool:
     """Returns whether a path is a folder; False for names that no file can have."""
-    return path.is_dir() if is_bucket(path) else os.path.isdir(path)
+    return path.is_dir() if is_remote(path) else os.path.isdir(path)
 
 
 def is_file(path: pathlib.Path) -> bool:
     """Returns whether a path is a file; False for names that no file can have."""
-    return path.is_file() if is_bucket(path) else os.path.isfile(path)
+    return path.is_file() if is_remote(path) else os.path.isfile(path)

@@ -18,7 +18,7 @@ import numpy as np
 
 from xlme_jax.data.text import row_conditions
 from xlme_jax.data.text.decompression import Allowance, DataError, file_size, open_file, shown
-from xlme_jax.storage.paths import is_bucket
+from xlme_jax.storage.paths import is_remote
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -250,7 +250,7 @@ def _check_expansion(path: Path, file: BinaryIO) -> None:
     allowance = Allowance(file_size(file))
     with contextlib.ExitStack() as stack:
         # Of a mapped file, little is read but the heads of its messages.
-        source = file if is_bucket(path) else stack.enter_context(pa.memory_map(str(path)))
+        source = file if is_remote(path) else stack.enter_context(pa.memory_map(str(path)))
         _to_stream(source)
         for message in ipc.MessageReader.open_stream(source):
             if message.type in ("record batch", "dictionary"):

@@ -22,7 +22,7 @@ from typing import IO, Any, BinaryIO, cast
 import numpy as np
 import zstandard
 
-from xlme_jax.storage.paths import as_path, is_bucket
+from xlme_jax.storage.paths import as_path, is_remote
 
 _BLOCK_BYTES = 1 << 18
 # The window of `zstd --long=31`, the largest there is; also the memory limit for xz.
@@ -217,7 +217,7 @@ def open_file(path: str | Path) -> BinaryIO:
         DataError: The file cannot be opened or is not a regular file.
     """
     try:
-        if is_bucket(path):
+        if is_remote(path):
             return cast(BinaryIO, as_path(path).open("rb"))
         mode = os.stat(path).st_mode
         if stat.S_ISREG(mode):
