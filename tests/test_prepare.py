@@ -1,4 +1,5 @@
 import dataclasses
+import importlib.util
 import json
 import lzma
 import os
@@ -847,6 +848,64 @@ def test_evaluation_text_that_could_not_be_read_is_no_all_clear(held_config, tmp
     said = capfd.readouterr().err
     assert "overlap: NOT CHECKED: test.pdf: not text; convert it to a file of lines\n" in said
     assert "overlap: none in 0 of 1 evaluation files that were read, and 1 COULD NOT BE" in said
+
+
+def test_evaluation_text_is_removed(held_config, multiway, tmp_path, monkeypatch, capfd):
+    config = dataclasses.replace(
+        held_config,
+        validation="",
+        check_overlap=str(multiway / "eval"),
+        exclude_overlap=True,
+        languages=("en", "fr"),
+    )
+    prepare(config)
+    rows = PreparedDataset.load(config.output).tasks
+    reason = "evaluation text as a line"
+    assert {row.name: (row.examples, row.skipped) for row in rows} == {
+        "bitext_en_fr": (38, {reason: 2}),
+        "cc100_en": (19, {reason: 1}),
+        "cc100_fr": (19, {reason: 1}),
+    }
+    texts = texts_of(config)
+    assert not any("number 1." in text for text in texts["cc100_en", "train"])
+    report = json.loads((Path(config.output) / "overlap.json").read_text())
+    assert report["excluded"] and report["training"]["bitext_en_fr"] == {
+        "texts": 40,
+        "with_evaluation_text": 2,
+    }
+    assert "skipped in cc100_en (train): 1 evaluation text as a line\n" in capfd.readouterr().err
+    expected = contents(config.output)
+    monkeypatch.setattr(tokenizing, "BATCH_SIZE", 3)
+    other = dataclasses.replace(config, output=str(tmp_path / "beam"), runner="DirectRunner")
+    if importlib.util.find_spec("apache_beam"):
+        prepare(other)
+        assert contents(other.output) == expected
+    several = dataclasses.replace(config, output=str(tmp_path / "several"), workers=2)
+    prepare(several)
+    assert contents(several.output) == expected
+
+    # Other evaluation text: the tasks are prepared again.
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "a.txt").write_text("HOUSE number 2.\n")
+    changed = dataclasses.replace(config, check_overlap=str(tmp_path / "eval"))
+    prepare(changed)
+    assert "3 tasks, 0 of them finished before" in capfd.readouterr().err
+    assert PreparedDataset.load(config.output).task("cc100_fr").examples == 20
+    assert settings.is_prepared(changed) and not settings.is_prepared(config)
+    (tmp_path / "eval" / "b.pdf").write_bytes(b"%PDF-1.4\n")
+    with pytest.raises(DataError, match=r"`exclude_overlap` is set, but 1 .* unknown: b\.pdf"):
+        prepare(changed)
+
+
+def test_what_exclude_overlap_cannot_do_is_refused(config, multiway, monkeypatch):
+    with pytest.raises(ValueError, match=r"`exclude_overlap` removes .* set `check_overlap`"):
+        dataclasses.replace(config, exclude_overlap=True)
+    prepare_through_seqio(monkeypatch)
+    excluding = dataclasses.replace(
+        config, check_overlap=str(multiway / "eval"), exclude_overlap=True
+    )
+    with pytest.raises(ValueError, match="cannot remove text of cc100_en, which SeqIO encodes"):
+        prepare(excluding)
 
 
 def test_columns_of_scored_pairs(config, tmp_path):

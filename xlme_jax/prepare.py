@@ -17,7 +17,8 @@ Labelled examples for fine-tuning come from the official files of a benchmark::
         --vocabulary=vocabulary.model --output=data/xnli
 
 `--validation` moves units of the files to the split "validation" and removes their text from all
-training text; `--check_overlap` reports evaluation texts that occur in the training text::
+training text; `--check_overlap` reports evaluation texts that occur in the training text, and
+`--exclude_overlap` removes the documents and pairs that have them::
 
     python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=multiway \
         --validation=every:20 --check_overlap=eval --vocabulary=vocabulary.model --output=data/mine
@@ -105,6 +106,11 @@ flags.DEFINE_string(
     "",
     "Folder of evaluation files; reports their texts in the training text. Fails at the end if a "
     "file could not be read.",
+)
+flags.DEFINE_bool(
+    "exclude_overlap",
+    False,
+    "Remove documents and pairs with text of --check_overlap from training text, and count them.",
 )
 _INSPECT = flags.DEFINE_bool(
     "inspect", False, "Only measure the text: a table and a picture in the output folder."

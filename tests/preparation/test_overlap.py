@@ -57,7 +57,43 @@ def test_counts_by_file_and_task(folder):
         "zh.txt": {"pairs": 1},
     }
     assert "overlap of squad.json (2 texts): 1 in mono, 1 in pairs" in found.lines()
-    assert found.to_json()["files"]["zh.txt"] == {"texts": 1, "found": {"pairs": 1}}
+    assert found.to_json()["files"]["zh.txt"] == {
+        "texts": 1,
+        "found": {"pairs": 1},
+        "words_in_a_row": {},
+    }
+
+
+THIRTEEN = "Nobody knew who had built the old stone bridge near our little village"
+CHINESE_26 = "这句话没有空格但是长度足够所以应该被计算在内因为它很"
+THAI = "ภาษาไทยเป็นภาษาที่ใช้กันมากที่สุดในประเทศไทยและเป็นภาษาราชการของประเทศ"
+
+
+@pytest.mark.parametrize(
+    "text, training, count",
+    [
+        (f"{THIRTEEN} anyway.", f"Then:\n{THIRTEEN.upper()},\nshe said", 1),
+        (f"{THIRTEEN}.", f"Then {THIRTEEN.replace(' old', ', old,')}", 1),
+        (f"{THIRTEEN}.", f"Then {THIRTEEN.replace(' old', ' very old')}", 0),
+        (THIRTEEN.rpartition(" ")[0], f"Then {THIRTEEN}", 0),  # Shorter than 13 words.
+        (f"7\t{THIRTEEN.replace('stone', 'stone' + chr(9))}", THIRTEEN, 0),  # Of two fields.
+        (" ".join(map(str, range(40))), " ".join(map(str, range(10, 40))), 0),
+        (CHINESE_26, f"他说{CHINESE_26}了", 1),
+        (CHINESE_26[:-1], f"他说{CHINESE_26}了", 0),
+        (THAI, f"{THAI[3:]}อื่น", 1),
+        (THAI, f"{THAI[20:]}อื่น", 0),
+    ],
+)  # fmt: skip
+def test_a_part_of_13_words_is_found(tmp_path, text, training, count):
+    (tmp_path / "test.txt").write_text(f"{text}\nAnother text here.\n")
+    evaluation = evaluation_overlap.evaluation_digests(tmp_path)
+    overlaps = evaluation_overlap.find(evaluation, [("pairs", [("x", "y"), ("x", training)])])
+    assert overlaps.found == {"test.txt": {}}
+    assert overlaps.in_part == {"test.txt": {"pairs": 1} if count else {}}
+    assert vars(overlaps.training["pairs"]) == {"texts": 2, "with_evaluation_text": count}
+    said = [f"overlap of test.txt ({len(evaluation['test.txt'])} texts): 13 words of 1 in pairs"]
+    said.append("overlap: 1 of 2 texts of pairs have evaluation text")
+    assert list(overlaps.lines())[:-1] == (said if count else [])
 
 
 # --- Formats ---

@@ -92,7 +92,9 @@ def drop(
 
 def may_leave_nothing(config: PrepareConfig, kind: str) -> bool:
     """Returns whether the filters of a configuration may skip all text of a task of a kind."""
-    if filters.has_text_filters(config, kind) or (kind != "labelled" and setting(config, "where")):
+    if filters.has_text_filters(config, kind):
+        return True
+    if kind != "labelled" and (config.exclude_overlap or setting(config, "where")):
         return True
     return kind == "bitext" and (
         config.min_score is not None or config.max_length_ratio is not None

@@ -1,8 +1,10 @@
 """Counts evaluation texts that occur in the training text, per file and task.
 
-Texts are normalized by `text_digests` before comparison. Evaluation texts are kept as 64-bit
-digests and training texts are streamed, so memory grows only with the evaluation text. Files whose
-text could not be read, or that have none, are named: nothing is known of them.
+An evaluation text occurs if it is a whole line of the training text, normalized by `text_digests`,
+or if any `word_grams.WORDS` words in a row of it are in the training text; shorter texts count as
+whole lines only. Evaluation texts are kept as 64-bit digests and training texts are streamed, so
+memory grows only with the evaluation text: 8 bytes for a text and 12 for a window of words. Files
+whose text could not be read, or that have none, are named: nothing is known of them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import dataclasses
 import itertools
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,36 @@ import numpy as np
 from xlme_jax.data.text import text_digests
 from xlme_jax.data.text.decompression import DataError
 from xlme_jax.data.text.reading import ReadReport, check_folder, decoded
-from xlme_jax.preparation import evaluation_files
+from xlme_jax.preparation import evaluation_files, word_grams
+from xlme_jax.preparation.evaluation_index import DigestTable, EvaluationIndex
+from xlme_jax.preparation.tokenizing import in_batches
+from xlme_jax.preparation.word_grams import WORDS
 
 # Shorter texts ("Yes, please.") occur everywhere. The limit in characters is for scripts without
 # spaces.
 MIN_WORDS = 3
 MIN_CHARS = 20
 _MOST_NAMED = 100
+_LONG = 1 << 20  # Characters of texts whose windows are those of their lines.
+_FIELDS = re.compile(r"\t|\|\|\|")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u2028\u2029]")
+
+
+@dataclasses.dataclass(frozen=True)
+class FileGrams:
+    """Windows of words of the texts of a file.
+
+    Attributes:
+      digests: uint64[N].
+      texts: int32[N], the number of each window's text.
+    """
+
+    digests: np.ndarray
+    texts: np.ndarray
+
+    def count(self, digests: np.ndarray) -> int:
+        """Returns how many texts have a window with one of these digests, uint64[...]."""
+        return len(np.unique(self.texts[np.isin(self.digests, digests)]))
 
 
 class EvaluationDigests(dict[str, np.ndarray]):
@@ -37,6 +61,7 @@ class EvaluationDigests(dict[str, np.ndarray]):
     A file in an archive is `archive.zip:path`.
 
     Attributes:
+      grams: {path: windows of the file's texts}.
       unread: {path: why} of files that could not be read, or not to their end.
       without_text: paths of files without a text that is long enough.
       hidden: number of hidden files, which are not read.
@@ -44,9 +69,18 @@ class EvaluationDigests(dict[str, np.ndarray]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.grams: dict[str, FileGrams] = {}
         self.unread: dict[str, str] = {}
         self.without_text: list[str] = []
         self.hidden = 0
+
+    def index(self) -> EvaluationIndex:
+        """Returns the texts of all files for lookups."""
+        grams = [file.digests for file in self.grams.values()]
+        return EvaluationIndex(
+            DigestTable(np.unique(np.concatenate(list(self.values())))),
+            DigestTable(np.unique(np.concatenate([np.empty(0, np.uint64), *grams]))),
+        )
 
     def warnings(self) -> Iterator[str]:
         """Yields a line for each file that could not be read, and for those without text."""
@@ -76,20 +110,39 @@ class EvaluationDigests(dict[str, np.ndarray]):
         )
 
 
+@dataclasses.dataclass
+class TrainingCounts:
+    """What was read of a training task.
+
+    Attributes:
+      texts: Number of its documents or pairs.
+      with_evaluation_text: Number of those with an evaluation text or a part of one, which
+        `exclude_overlap` removes.
+    """
+
+    texts: int = 0
+    with_evaluation_text: int = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Overlap:
     """Overlap of evaluation files with training tasks.
 
     Attributes:
       texts: {path of an evaluation file in the folder: number of distinct texts}.
-      found: {path: {training task: number of the file's texts in its training text}}, without
-        tasks that have none.
+      found: {path: {training task: number of the file's texts that are lines of its training
+        text}}, without tasks that have none.
+      in_part: {path: {training task: number of the file's texts of which the training text has
+        `WORDS` words in a row}}, likewise.
+      training: {training task: what was read of it}.
       unread: {path: why} of files that could not be read.
       without_text: paths of files without a text that is long enough.
     """
 
     texts: dict[str, int]
     found: dict[str, dict[str, int]]
+    in_part: dict[str, dict[str, int]]
+    training: dict[str, TrainingCounts]
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
     without_text: list[str] = dataclasses.field(default_factory=list)
 
@@ -98,23 +151,39 @@ class Overlap:
         return {
             "min_words": MIN_WORDS,
             "or_min_chars": MIN_CHARS,
+            "words_in_a_row": WORDS,
             "files": {
-                file: {"texts": count, "found": self.found[file]}
+                file: {
+                    "texts": count,
+                    "found": self.found[file],
+                    "words_in_a_row": self.in_part[file],
+                }
                 for file, count in self.texts.items()
             },
+            "training": {task: vars(counts) for task, counts in self.training.items()},
             "unread": self.unread,
             "without_text": self.without_text,
         }
 
     def lines(self) -> Iterator[str]:
         """Yields a line for each file that overlaps with training text, and a summary."""
-        for file, tasks in self.found.items():
-            if tasks:
-                where = ", ".join(f"{count:,} in {task}" for task, count in tasks.items())
-                yield f"overlap of {file} ({self.texts[file]:,} texts): {where}"
-        clean = sum(not tasks for tasks in self.found.values())
+        for file in self.found:
+            texts = f"overlap of {file} ({self.texts[file]:,} texts):"
+            if tasks := self.found[file]:
+                yield f"{texts} {_counts(tasks)}"
+            if tasks := self.in_part[file]:
+                yield f"{texts} {WORDS} words of {_counts(tasks)}"
+        for task, counts in self.training.items():
+            if number := counts.with_evaluation_text:
+                where = f"{counts.texts:,} texts of {task}"
+                yield f"overlap: {number:,} of {where} have evaluation text"
+        clean = sum(not (self.found[file] or self.in_part[file]) for file in self.found)
         rest = f", and {len(self.unread):,} COULD NOT BE READ" if self.unread else ""
         yield f"overlap: none in {clean} of {len(self.found)} evaluation files that were read{rest}"
+
+
+def _counts(tasks: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} in {task}" for task, count in tasks.items())
 
 
 def evaluation_digests(folder: str | Path) -> EvaluationDigests:
@@ -152,19 +221,67 @@ def evaluation_digests(folder: str | Path) -> EvaluationDigests:
 
 def _read(evaluation: EvaluationDigests, name: str, file: Path) -> None:
     """Adds the texts of a file, or why it has none."""
-    digests = array("Q")
+    texts = _Texts()
     problems: list[str] = []
     try:
         for text in evaluation_files.texts(file, problems):
-            _append(digests, text)
+            texts.add(text)
     except DataError as error:
         problems.append(_reason(error, file))
     if problems:
         evaluation.unread[name] = "; ".join(problems)
-    if digests:
-        evaluation[name] = np.unique(np.array(digests, np.uint64))
+    if texts.digests:
+        evaluation[name] = np.unique(np.array(texts.digests, np.uint64))
+        evaluation.grams[name] = texts.grams()
     elif not problems:
         evaluation.without_text.append(name)
+
+
+class _Texts:
+    """Digests of the texts of a file, and of their windows."""
+
+    def __init__(self) -> None:
+        self.digests = array("Q")
+        self._known: set[int] = set()
+        self._texts: list[str] = []
+        self._characters = self._number = 0
+        self._batches = [word_grams.grams([])]
+
+    def add(self, text: str) -> None:
+        _append(self.digests, text)
+        # A field is also a text, so windows do not cross from one field to the next.
+        for field in _FIELDS.split(text):
+            for part in [field] if len(field) < _LONG else field.split("\n"):
+                self._add_part(part)
+
+    def _add_part(self, part: str) -> None:
+        if len(part) < WORDS or hash(part) in self._known:
+            return
+        self._known.add(hash(part))
+        self._texts.append(word_grams.folded(part))
+        self._characters += len(part)
+        if self._characters > _LONG:
+            self._flush()
+
+    def _flush(self) -> None:
+        grams = word_grams.grams(self._texts)
+        self._batches.append(
+            word_grams.Grams(
+                grams.digests[grams.lettered],
+                grams.texts[grams.lettered] + self._number,
+                grams.lettered[grams.lettered],
+            )
+        )
+        self._number += len(self._texts)
+        self._texts, self._characters = [], 0
+
+    def grams(self) -> FileGrams:
+        """Returns the windows of all texts so far."""
+        self._flush()
+        return FileGrams(
+            np.concatenate([grams.digests for grams in self._batches]),
+            np.concatenate([grams.texts for grams in self._batches]).astype(np.int32),
+        )
 
 
 def _reason(error: DataError, path: Path) -> str:
@@ -191,31 +308,56 @@ def _append_line(digests: array[int], line: str) -> None:
 def find(
     evaluation: EvaluationDigests, training: Iterable[tuple[str, Iterable[tuple[str, ...]]]]
 ) -> Overlap:
-    """Counts the evaluation texts that are lines of a training text.
+    """Counts the evaluation texts that are lines of a training text, or of which it has a part.
 
     Args:
       evaluation: Result of `evaluation_digests`.
       training: (task, examples) items; a task may occur several times.
     """
-    all_digests = frozenset(np.concatenate(list(evaluation.values())).tolist())
-    hits: dict[str, set[int]] = {}
+    index = evaluation.index()
+    tasks: dict[str, _TaskMatches] = {}
     for task, examples in training:
-        seen = hits.setdefault(task, set())
-        for example in examples:
-            for text in example:
-                for line in text.split("\n"):
-                    digest = text_digests.digest(line)
-                    if digest in all_digests:
-                        seen.add(digest)
-    counts = {
-        name: {
-            task: sum(digest in seen for digest in digests.tolist()) for task, seen in hits.items()
+        matches = tasks.setdefault(task, _TaskMatches())
+        for columns in in_batches(iter(examples)):
+            matches.add(index, columns)
+
+    def counts(number_of: Callable[[str, _TaskMatches], int]) -> dict[str, dict[str, int]]:
+        return {
+            file: {task: n for task, matches in tasks.items() if (n := number_of(file, matches))}
+            for file in evaluation
         }
-        for name, digests in evaluation.items()
-    }
+
     return Overlap(
         {name: len(digests) for name, digests in evaluation.items()},
-        {name: {task: n for task, n in tasks.items() if n} for name, tasks in counts.items()},
+        counts(lambda file, matches: int(np.isin(evaluation[file], matches.lines).sum())),
+        counts(lambda file, matches: evaluation.grams[file].count(matches.grams)),
+        {task: matches.counts for task, matches in tasks.items()},
         evaluation.unread,
         evaluation.without_text,
     )
+
+
+class _TaskMatches:
+    """The evaluation text in a training task.
+
+    Attributes:
+      lines: uint64[N], digests of the lines that are evaluation texts.
+      grams: uint64[M], digests of the windows that are in evaluation texts.
+      counts: What was read.
+    """
+
+    def __init__(self) -> None:
+        self.lines = self.grams = np.empty(0, np.uint64)
+        self.counts = TrainingCounts()
+
+    def add(self, index: EvaluationIndex, columns: Sequence[Sequence[str]]) -> None:
+        overlaps = np.zeros(len(columns[0]), bool)
+        for texts in columns:
+            matches = index.matches(texts)
+            overlaps[matches.line_texts] = overlaps[matches.gram_texts] = True
+            if len(matches.lines):
+                self.lines = np.union1d(self.lines, matches.lines)
+            if len(matches.grams):
+                self.grams = np.union1d(self.grams, matches.grams)
+        self.counts.texts += len(overlaps)
+        self.counts.with_evaluation_text += int(overlaps.sum())

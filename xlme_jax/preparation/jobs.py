@@ -28,7 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 def list_jobs(
-    config: PrepareConfig, vocabulary_digest: str, load_seqio: Callable[[], SeqioTasks]
+    config: PrepareConfig,
+    vocabulary_digest: str,
+    load_seqio: Callable[[], SeqioTasks],
+    evaluation_digest: str = "",
 ) -> list[Job]:
     """Returns one job per task and split, in the order of the configuration.
 
@@ -38,6 +41,7 @@ def list_jobs(
       config: The configuration.
       vocabulary_digest: SHA-256 of the vocabulary.
       load_seqio: See `sources.find_tasks`.
+      evaluation_digest: Digest of the text that `exclude_overlap` removes.
 
     Raises:
       ValueError: A folder or language is missing, or a task cannot be prepared.
@@ -51,7 +55,7 @@ def list_jobs(
             for task in _in_order(sources.find_tasks(config, name, held, load_seqio)):
                 tasks.setdefault(task.task, task)
         jobs = [
-            _job(config, task, split, vocabulary_digest)
+            _job(config, task, split, vocabulary_digest, evaluation_digest)
             for task in tasks.values()
             for split in task.splits
             if split in ("train", "validation")
@@ -80,7 +84,13 @@ def _name(task: TextTask) -> str:
     return task.task
 
 
-def _job(config: PrepareConfig, task: TextTask, split: str, vocabulary_digest: str) -> Job:
+def _job(
+    config: PrepareConfig,
+    task: TextTask,
+    split: str,
+    vocabulary_digest: str,
+    evaluation_digest: str,
+) -> Job:
     kind, shards = task.kind, task.splits[split]
     in_order = filters.needs_order(config, kind)
     if in_order:
@@ -114,6 +124,13 @@ def _job(config: PrepareConfig, task: TextTask, split: str, vocabulary_digest: s
     if kind == "bitext" and config.max_length_ratio is not None:
         content.append(config.max_length_ratio)
     content += filters.fingerprint(config, kind)
+    if config.exclude_overlap and kind != "labelled" and split == "train":
+        if any(shard.encode for shard in shards):
+            raise ValueError(
+                f"prepare: `exclude_overlap` cannot remove text of {task.task}, which SeqIO "
+                "encodes; leave the task out, or set `exclude_overlap` to False"
+            )
+        content += ["without evaluation text", evaluation_digest]
     return Job(
         task.task,
         split,

@@ -86,6 +86,8 @@ class PrepareConfig:
       check_overlap: Folder of evaluation files. Their texts that occur in the training text are
         reported and counted in `overlap.json`, and files that could not be read are an error at the
         end. Empty: no report.
+      exclude_overlap: Whether documents and pairs with text of these files are removed from the
+        training text, and counted.
       workers: Worker processes; 0 selects a number from the amount of text and the cores.
       runner: Apache Beam runner ("DirectRunner", "DataflowRunner", ...); empty: no Beam.
       runner_options: Further Beam options, as on the command line ("--project=...").
@@ -119,6 +121,7 @@ class PrepareConfig:
     shuffle_pairs: bool = False
     validation: str = ""
     check_overlap: str = ""
+    exclude_overlap: bool = False
     workers: int = 0
     runner: str = ""
     runner_options: tuple[str, ...] = ()
@@ -156,6 +159,11 @@ class PrepareConfig:
 
             held_out.parse(self.validation)
         self._check_filters()
+        if self.exclude_overlap and not self.check_overlap:
+            raise ValueError(
+                "prepare: `exclude_overlap` removes the text of evaluation files, but there are "
+                "none; set `check_overlap` to their folder"
+            )
         if self.workers < 0:
             raise ValueError(f"prepare: `workers` is {self.workers}; give 0 (automatic) or more")
 

@@ -33,8 +33,15 @@ from xlme_jax.data.vocabulary import (
     VocabularyError,
     train_vocabulary,
 )
-from xlme_jax.preparation import dropping, evaluation_overlap, sources, tokenizing
+from xlme_jax.preparation import (
+    dropping,
+    evaluation_index,
+    evaluation_overlap,
+    sources,
+    tokenizing,
+)
 from xlme_jax.preparation import workers as worker_pool
+from xlme_jax.preparation.evaluation_overlap import EvaluationDigests
 from xlme_jax.preparation.jobs import list_jobs
 from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.settings import write_settings
@@ -74,7 +81,11 @@ def prepare(
     output = as_path(config.output)
     vocabulary = resolve_vocabulary(config)
     model = output / prepared_format.VOCABULARY_FILE
-    jobs = list_jobs(config, vocabulary.digest, load_seqio)
+    evaluation, evaluation_digest = None, ""
+    if config.check_overlap:
+        evaluation = evaluation_overlap.evaluation_digests(config.check_overlap)
+        evaluation_digest = _write_evaluation_text(config, evaluation)
+    jobs = list_jobs(config, vocabulary.digest, load_seqio, evaluation_digest)
     output.mkdir(parents=True, exist_ok=True)
     waiting = f"{output}: another process is preparing it. Waiting for it to finish."
     with locks.hold(output / LOCK_FILE, lambda: _log.info(waiting)):
@@ -100,7 +111,7 @@ def prepare(
         write_dataset(output, table, model, vocabulary.size, command, dropped)
         remove_unused(output, shared)
         write_settings(config, command)
-        problem = _report_overlap(config, jobs) if config.check_overlap else ""
+        problem = _report_overlap(config, evaluation, jobs) if evaluation else ""
         remove_folder(output / prepared_format.PARTS_FOLDER)
     _summarize(table)
     for line in dropping.lines(dropped):
@@ -166,17 +177,39 @@ def _log_empty(jobs: Sequence[Job]) -> None:
 # --- Overlap with evaluation text ---
 
 
-def _report_overlap(config: PrepareConfig, jobs: Sequence[Job]) -> str:
+def _write_evaluation_text(config: PrepareConfig, evaluation: EvaluationDigests) -> str:
+    """Writes the text that workers remove from training text, if it is to be removed.
+
+    Returns:
+      Its digest; "" if nothing is to be removed.
+
+    Raises:
+      DataError: Not all evaluation files could be read, so that their text would stay.
+    """
+    if not config.exclude_overlap:
+        return ""
+    if problem := evaluation.problem():
+        raise DataError(f"prepare: `exclude_overlap` is set, but {problem}")
+    index = evaluation.index()
+    index.write(evaluation_index.file_of(config.output))
+    return index.digest()
+
+
+def _report_overlap(
+    config: PrepareConfig, evaluation: EvaluationDigests, jobs: Sequence[Job]
+) -> str:
     """Reports and writes which evaluation texts occur in the training text of which task.
+
+    With `exclude_overlap`, in the text as it was before documents and pairs were removed.
 
     Returns:
       An error if not all evaluation files could be read, else "".
     """
-    evaluation = evaluation_overlap.evaluation_digests(config.check_overlap)
     training = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
     with worker_pool.open_bar(desc="overlap", unit="task", total=len(training), delay=5) as bar:
         overlaps = evaluation_overlap.find(evaluation, _training_text(training, bar.update))
-    content = json.dumps({"folder": config.check_overlap, **overlaps.to_json()}, indent=1) + "\n"
+    report = {"folder": config.check_overlap, "excluded": config.exclude_overlap}
+    content = json.dumps({**report, **overlaps.to_json()}, indent=1) + "\n"
     replace_file(as_path(config.output) / OVERLAP_FILE, content.encode())
     for line in (*overlaps.lines(), *evaluation.warnings()):
         _log.info(line)

@@ -22,8 +22,10 @@ _FILTERS = ("min_score", "deduplicate", "max_length_ratio", "min_pairs")
 def settings(config: PrepareConfig) -> dict[str, Any]:
     """Returns the settings that the content of the data set depends on, as JSON values."""
     content = dataclasses.asdict(config)
-    for how in ("output", "check_overlap", "workers", "runner", "runner_options"):
+    for how in ("output", "workers", "runner", "runner_options"):
         del content[how]
+    if not config.exclude_overlap:
+        del content["exclude_overlap"], content["check_overlap"]
     # Omitted if empty, so that data sets from before these fields existed stay valid.
     if content["bitext_merge"] == "all":
         del content["bitext_merge"]

@@ -20,7 +20,8 @@ from xlme_jax.data.prepared.writer import BitextWriter, LabelledWriter, Monoling
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.preparation import filters
+from xlme_jax.preparation import evaluation_index, filters
+from xlme_jax.preparation.evaluation_index import EvaluationIndex
 from xlme_jax.preparation.source_types import Batch, Encode, Read, Texts
 from xlme_jax.storage.paths import as_path
 
@@ -194,13 +195,23 @@ def _encoded_shard(
         yield from job.encodes[shard](report)
         return
     vocabulary = load_vocabulary(model)
+    evaluation = evaluation_text(config, job)
     for texts in in_batches(stage(job.reads[shard](report), report), room):
+        if evaluation and not (texts := evaluation_index.without(evaluation, texts, report))[0]:
+            continue
         if job.kind == "labelled":
             yield labelled_rows.encode(
                 vocabulary, job.benchmark, texts[0], config.max_length, config.stride, report
             )
         else:
             yield (*vocabulary.encode_framed(texts, unit.threads), _NO_LABELS)
+
+
+def evaluation_text(config: PrepareConfig, job: Job) -> EvaluationIndex | None:
+    """Returns the evaluation text to be removed from a job, or None."""
+    if not config.exclude_overlap or job.split != "train" or job.kind == "labelled":
+        return None
+    return evaluation_index.load(evaluation_index.file_of(config.output))
 
 
 def in_batches(

@@ -1,0 +1,183 @@
+"""Digests of every 13 words in a row of a text, to find evaluation text inside training text.
+
+n = 13 words, lower-cased and without punctuation, is what GPT-3's training text was compared with
+(Brown et al., 2020, "Language Models are Few-Shot Learners", Appendix C). A script without spaces
+has no words to count, so its characters take their place: 26 of Chinese and Japanese or 52 of Thai,
+Lao, Burmese and Khmer are about as much text as 13 English words. All of a batch of texts is done
+by a few operations on arrays, at tens of megabytes a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+
+WORDS = 13
+# What a word weighs, and a character of a script without spaces: windows weigh `WORDS` words.
+_WORD, _HAN, _SOUTH_EAST_ASIAN = 4, 2, 1
+# (first and last code point, weight of a character). Tibetan has a mark after each syllable, which
+# separates words here.
+_UNSPACED = (
+    (0x0E01, 0x0EFF, _SOUTH_EAST_ASIAN),  # Thai and Lao.
+    (0x1000, 0x109F, _SOUTH_EAST_ASIAN),  # Burmese.
+    (0x1780, 0x17DD, _SOUTH_EAST_ASIAN),  # Khmer.
+    (0x1950, 0x19DF, _SOUTH_EAST_ASIAN),  # Tai Le and New Tai Lue.
+    (0x3005, 0x3007, _HAN),
+    (0x3040, 0x30FF, _HAN),  # Kana.
+    (0x3400, 0x9FFF, _HAN),
+    (0xA9E0, 0xA9FF, _SOUTH_EAST_ASIAN),  # Burmese, extended.
+    (0xAA60, 0xAA7F, _SOUTH_EAST_ASIAN),
+    (0xF900, 0xFAFF, _HAN),
+    (0x20000, 0x323AF, _HAN),
+)
+_BATCH_CHARACTERS = 1 << 17  # As many as the arrays of a batch fit into a core's cache.
+# Odd numbers, so that they have inverses modulo 2^64: of a digest by characters and one by words.
+_BASES = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grams:
+    """Digests of the windows of some texts.
+
+    Attributes:
+      digests: uint64[N].
+      texts: int64[N], the number of each window's text, ascending.
+      lettered: bool[N], whether at least half of the words begin with a letter; tables of numbers
+        are alike everywhere.
+    """
+
+    digests: np.ndarray
+    texts: np.ndarray
+    lettered: np.ndarray
+
+
+def folded(text: str) -> str:
+    """Returns a text in NFKC and case-folded, as texts are compared."""
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def grams(texts: Sequence[str]) -> Grams:
+    """Returns the digests of all windows of `WORDS` words; a shorter text has none.
+
+    Equal words have equal digests in every process. Among n different windows, one is taken for
+    another with a probability of about n^2 / 2^65.
+
+    Args:
+      texts: Texts as `folded` returns them.
+    """
+    batches: list[Grams] = []
+    start = characters = 0
+    for number, text in enumerate(texts):
+        characters += len(text)
+        if characters >= _BATCH_CHARACTERS or number == len(texts) - 1:
+            batches.append(_batch(texts[start : number + 1], start))
+            start, characters = number + 1, 0
+    if len(batches) == 1:
+        return batches[0]
+    return Grams(
+        np.concatenate([np.empty(0, np.uint64), *(batch.digests for batch in batches)]),
+        np.concatenate([np.empty(0, np.int64), *(batch.texts for batch in batches)]),
+        np.concatenate([np.empty(0, bool), *(batch.lettered for batch in batches)]),
+    )
+
+
+def _batch(texts: Sequence[str], first: int) -> Grams:
+    """Returns the windows of texts, whose numbers begin with `first`."""
+    # The line ends between texts are of no word. Each text starts at one of `offsets`.
+    content = "\n".join(texts).encode("utf-32-le", "surrogatepass")
+    points = np.frombuffer(content, np.uint32)
+    offsets = np.cumsum([0, *(len(text) + 1 for text in texts)])
+    weights, letters, values = _tables()
+    weight = weights[points]
+    # A word is a run of letters and digits; each character of a script without spaces is one.
+    is_new = np.ones(len(weight) + 1, bool)
+    np.not_equal(weight[1:], weight[:-1], out=is_new[1:-1])
+    is_new[:-1] |= (weight > 0) & (weight < _WORD)
+    edges = np.flatnonzero(is_new)
+    starts, ends = edges[:-1], edges[1:]
+    weight = weight[starts]
+    is_word = weight > 0
+    starts, ends, weight = starts[is_word], ends[is_word], weight[is_word]
+    words = _digests(values[points], starts, ends, _BASES[0])
+    lasts = _ends(weight)
+    begins = np.arange(len(lasts))
+    text_of_word = np.searchsorted(offsets, starts, side="right") - 1
+    within = text_of_word[begins] == text_of_word[lasts - 1]
+    begins, lasts = begins[within], lasts[within]
+    lettered = np.cumsum(np.concatenate([np.zeros(1, np.int64), letters[points[starts]]]))
+    return Grams(
+        _digests(words, begins, lasts, _BASES[1]),
+        text_of_word[begins] + first,
+        2 * (lettered[lasts] - lettered[begins]) >= lasts - begins,
+    )
+
+
+def _ends(weight: np.ndarray) -> np.ndarray:
+    """Returns the ends of the windows at the first, second, ... word, as far as there are any.
+
+    Args:
+      weight: uint8[words].
+    """
+    if (weight == _WORD).all():
+        return np.arange(WORDS, len(weight) + 1)
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(weight, dtype=np.int64)])
+    ends = np.searchsorted(before, before[:-1] + WORDS * _WORD)
+    return ends[ends <= len(weight)]
+
+
+def _digests(values: np.ndarray, starts: np.ndarray, ends: np.ndarray, base: int) -> np.ndarray:
+    """Returns digests of slices of values, uint64[slices].
+
+    The digest of v[s:e] is the sum of v[i] base^(i-s) modulo 2^64, as a difference of sums from the
+    beginning that is multiplied by base^-s (Rabin and Karp's, for all slices at once).
+    """
+    powers, inverses = _powers(base, max(len(values), 1 << 17))
+    sums = np.zeros(len(values) + 1, np.uint64)
+    np.cumsum(values * powers[: len(values)], out=sums[1:])
+    return _mixed((sums[ends] - sums[starts]) * inverses[starts])
+
+
+@functools.lru_cache(maxsize=8)
+def _powers(base: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns base^i and base^-i modulo 2^64 for i below `count` or more."""
+    if count & (count - 1):
+        return _powers(base, 1 << count.bit_length())
+    inverse = pow(base, -1, 1 << 64)
+    powers = []
+    for factor in (base, inverse):
+        values = np.full(count, factor, np.uint64)
+        values[0] = 1
+        powers.append(np.cumprod(values, dtype=np.uint64))
+    return powers[0], powers[1]
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Returns digests of values, uint64[N]: the finalizer of MurmurHash3."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        values ^= values >> np.uint64(33)
+        values *= np.uint64(factor)
+    values ^= values >> np.uint64(33)
+    return values
+
+
+@functools.cache
+def _tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns what each code point weighs, whether it is a letter, and its digest.
+
+    What separates words weighs 0. Combining marks are of words, as many scripts' vowels are marks.
+    """
+    points = range(sys.maxunicode + 1)
+    names = "".join([unicodedata.category(chr(point))[0] for point in points])
+    categories = np.frombuffer(names.encode(), np.uint8)
+    weights = np.where(np.isin(categories, np.frombuffer(b"LMN", np.uint8)), _WORD, 0)
+    for first, last, weight in _UNSPACED:
+        span = weights[first : last + 1]
+        span[span > 0] = weight
+    values = _mixed(np.arange(len(weights), dtype=np.uint64))
+    return weights.astype(np.uint8), categories == ord("L"), values
