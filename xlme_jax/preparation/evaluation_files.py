@@ -209,10 +209,11 @@ def texts(path: Path, problems: list[str]) -> Iterator[str]:
     elif suffix in _WHOLE:
         yield from _of_content(read_any_text(path, _MAX_BYTES), suffix)
     else:
-        yield from _of_lines(_lines(path, problems), suffix)
+        yield from _of_lines(lines(path, problems), suffix)
 
 
-def _lines(path: Path, problems: list[str]) -> Iterator[str]:
+def lines(path: Path, problems: list[str]) -> Iterator[str]:
+    """Yields the lines of a file; counts those that are not text in `problems`."""
     unreadable = 0
     for line in byte_lines(read_blocks(path), str(path), ReadReport()):
         for part in line.split(b"\r") if isinstance(line, bytes) else (None,):
@@ -290,7 +291,7 @@ def _forms(line: str, suffix: str) -> Iterator[str]:
         if separator in line:
             fields = line.split(separator)
             yield from fields
-            yield from (_unquoted(field) for field in fields if '"' in field)
+            yield from (unquoted(field) for field in fields if '"' in field)
             break
     if suffix in (".conllu", ".conll") and (comment := re.match(r"#\s*text\w*\s*=\s*(.+)", line)):
         yield comment[1]
@@ -301,7 +302,8 @@ def _forms(line: str, suffix: str) -> Iterator[str]:
         yield re.split(r"^\s*(?:-\s+)?(?:[\w.-]+\s*[:=]\s*)?", line, maxsplit=1)[-1].strip("'\" ")
 
 
-def _unquoted(field: str) -> str:
+def unquoted(field: str) -> str:
+    """Returns a field of a table without the quotes around it and in it."""
     return field.strip().removeprefix('"').removesuffix('"').replace('""', '"')
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 from xlme_jax.data.text import text_digests
 from xlme_jax.data.text.decompression import DataError
 from xlme_jax.data.text.reading import ReadReport, check_folder, decoded
-from xlme_jax.preparation import evaluation_files, word_grams
+from xlme_jax.preparation import evaluation_files, evaluation_sets, word_grams
 from xlme_jax.preparation.evaluation_index import DigestTable, EvaluationIndex
 from xlme_jax.preparation.tokenizing import in_batches
 from xlme_jax.preparation.word_grams import WORDS
@@ -62,6 +63,8 @@ class EvaluationDigests(dict[str, np.ndarray]):
 
     Attributes:
       grams: {path: windows of the file's texts}.
+      sets: {path: name of the set that it is a file of}, see `evaluation_sets`.
+      about: {path: name of the set that it is about}, files without text of the set.
       unread: {path: why} of files that could not be read, or not to their end.
       without_text: paths of files without a text that is long enough.
       hidden: number of hidden files, which are not read.
@@ -70,6 +73,8 @@ class EvaluationDigests(dict[str, np.ndarray]):
     def __init__(self) -> None:
         super().__init__()
         self.grams: dict[str, FileGrams] = {}
+        self.sets: dict[str, str] = {}
+        self.about: dict[str, str] = {}
         self.unread: dict[str, str] = {}
         self.without_text: list[str] = []
         self.hidden = 0
@@ -82,6 +87,17 @@ class EvaluationDigests(dict[str, np.ndarray]):
             DigestTable(np.unique(np.concatenate([np.empty(0, np.uint64), *grams]))),
         )
 
+    def origins(self) -> Iterator[str]:
+        """Yields lines that say which files were taken for which set, and for none."""
+        for name, count in sorted(Counter(self.sets.values()).items()):
+            yield f"overlap: {count:,} files of {name}"
+        if unknown := sorted(self.keys() - self.sets.keys()):
+            yield f"overlap: {len(unknown):,} files of no known set, read in all forms: " + (
+                _named(unknown)
+            )
+        if self.about:
+            yield f"overlap: {len(self.about):,} files about a set, not read: {_named(self.about)}"
+
     def warnings(self) -> Iterator[str]:
         """Yields a line for each file that could not be read, and for those without text."""
         for file, why in itertools.islice(self.unread.items(), _MOST_NAMED):
@@ -89,11 +105,8 @@ class EvaluationDigests(dict[str, np.ndarray]):
         if (more := len(self.unread) - _MOST_NAMED) > 0:
             yield f"overlap: NOT CHECKED: {more:,} more files, which overlap.json lists"
         if self.without_text:
-            names = ", ".join(self.without_text[:20])
-            rest = f" and {len(self.without_text) - 20:,} more" if self.without_text[20:] else ""
-            yield (
-                f"overlap: no text of {MIN_WORDS} words or {MIN_CHARS} characters in {names}{rest}"
-            )
+            least = f"{MIN_WORDS} words or {MIN_CHARS} characters"
+            yield f"overlap: no text of {least} in {_named(self.without_text)}"
         if self.hidden:
             yield f"overlap: {self.hidden:,} hidden files were not read"
 
@@ -108,6 +121,11 @@ class EvaluationDigests(dict[str, np.ndarray]):
             f"training text is unknown: {names}{more}. Convert them to files of lines, or move "
             "them out of the folder of `check_overlap`"
         )
+
+
+def _named(files: Iterable[str]) -> str:
+    names = list(files)
+    return ", ".join(names[:20]) + (f" and {len(names) - 20:,} more" if names[20:] else "")
 
 
 @dataclasses.dataclass
@@ -137,6 +155,7 @@ class Overlap:
       training: {training task: what was read of it}.
       unread: {path: why} of files that could not be read.
       without_text: paths of files without a text that is long enough.
+      sets: {path: name of the set that it is a file of}.
     """
 
     texts: dict[str, int]
@@ -145,6 +164,7 @@ class Overlap:
     training: dict[str, TrainingCounts]
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
     without_text: list[str] = dataclasses.field(default_factory=list)
+    sets: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of `overlap.json`."""
@@ -163,6 +183,7 @@ class Overlap:
             "training": {task: vars(counts) for task, counts in self.training.items()},
             "unread": self.unread,
             "without_text": self.without_text,
+            "sets": self.sets,
         }
 
     def lines(self) -> Iterator[str]:
@@ -189,8 +210,9 @@ def _counts(tasks: dict[str, int]) -> str:
 def evaluation_digests(folder: str | Path) -> EvaluationDigests:
     """Reads all files of a folder and its subfolders, and those in their archives.
 
-    Lines, fields of tables (TSV, CSV, Parquet, Arrow), strings of JSON, segments of SGM, TMX and
-    other XML, and the sentences of tagged words, compressed or not. Texts with fewer than
+    Of a known set, the columns with text (`evaluation_sets`). Of others, lines, fields of tables
+    (TSV, CSV, Parquet, Arrow), strings of JSON, segments of SGM, TMX and other XML, and the
+    sentences of tagged words, compressed or not. Texts with fewer than
     `MIN_WORDS` words and fewer than `MIN_CHARS` characters are left out.
 
     Args:
@@ -223,13 +245,19 @@ def _read(evaluation: EvaluationDigests, name: str, file: Path) -> None:
     """Adds the texts of a file, or why it has none."""
     texts = _Texts()
     problems: list[str] = []
+    known = evaluation_sets.recognized(name, file)
+    if known and not known.has_text:
+        evaluation.about[name] = known.name
+        return
     try:
-        for text in evaluation_files.texts(file, problems):
+        for text in evaluation_sets.texts(known, file, problems):
             texts.add(text)
     except DataError as error:
         problems.append(_reason(error, file))
     if problems:
         evaluation.unread[name] = "; ".join(problems)
+    if known:
+        evaluation.sets[name] = known.name
     if texts.digests:
         evaluation[name] = np.unique(np.array(texts.digests, np.uint64))
         evaluation.grams[name] = texts.grams()
@@ -334,6 +362,7 @@ def find(
         {task: matches.counts for task, matches in tasks.items()},
         evaluation.unread,
         evaluation.without_text,
+        evaluation.sets,
     )
 
 

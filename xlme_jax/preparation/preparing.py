@@ -211,7 +211,8 @@ def _report_overlap(
     report = {"folder": config.check_overlap, "excluded": config.exclude_overlap}
     content = json.dumps({**report, **overlaps.to_json()}, indent=1) + "\n"
     replace_file(as_path(config.output) / OVERLAP_FILE, content.encode())
-    for line in (*overlaps.lines(), *evaluation.warnings()):
+    lines = evaluation.origins(), overlaps.lines(), evaluation.warnings()
+    for line in itertools.chain.from_iterable(lines):
         _log.info(line)
     return evaluation.problem()
 
