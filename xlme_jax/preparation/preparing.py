@@ -34,6 +34,7 @@ from xlme_jax.data.vocabulary import (
     train_vocabulary,
 )
 from xlme_jax.preparation import (
+    data_card,
     dropping,
     evaluation_index,
     evaluation_overlap,
@@ -108,8 +109,11 @@ def prepare(
         record_tasks(output, shared)
         table, dropped = dropping.drop(config, shared)
         dropped += dropping.unread_files(jobs, rows)
+        # Removed first, so that no card is of another data set.
+        (output / prepared_format.DATA_CARD_FILE).unlink(missing_ok=True)
         write_dataset(output, table, model, vocabulary.size, command, dropped)
         remove_unused(output, shared)
+        data_card.write(output, jobs, {})
         write_settings(config, command)
         problem = _report_overlap(config, evaluation, jobs) if evaluation else ""
         remove_folder(output / prepared_format.PARTS_FOLDER)

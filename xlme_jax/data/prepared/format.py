@@ -4,6 +4,7 @@ Layout (all paths relative to the data set's folder):
 
     dataset.json                                   vocabulary and one row per task; written last
     prepare.json                                   settings and command of the preparation, if any
+    data_card.md                                   sources, counts and what was left out, to read
     vocabulary.model                               copy of the vocabulary that defines the ids
     tasks.json                                     rows of all finished tasks, to resume from
     <task>/<split>-00000-of-00002.arrayrecord      token ids, little-endian, 2 or 4 bytes each
@@ -23,7 +24,7 @@ Layout (all paths relative to the data set's folder):
   in `shared.json` instead of `tasks.json`, and kept the rows of the others beside their shards.
 
 All changes are detected: JSON files contain a checksum of themselves (`seal`), and `dataset.json`
-lists the SHA-256 of all files that training reads.
+lists the SHA-256 of all files that training reads; nothing reads the data card.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ SETTINGS_FILE = "prepare.json"
 TASKS_FILE = "tasks.json"
 EARLIER_TASKS_FILE = "shared.json"
 SHARED_PREFIX = "shared-"  # Of files that tasks share.
+DATA_CARD_FILE = "data_card.md"
 PARTS_FOLDER = ".parts"  # Of files in progress; deleted with all that is left in it.
 VOCABULARY_FILE = "vocabulary.model"
 LENGTHS_HEADER = 128  # Bytes of the .npy header of files of lengths.

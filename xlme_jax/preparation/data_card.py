@@ -1,0 +1,281 @@
+"""Writes the data card of a prepared data set: markdown beside `dataset.json`.
+
+The header is in the form that the Hugging Face hub wants of a data set's README
+(huggingface.co/docs/hub/datasets-cards). All counts are those of `dataset.json`; the source files
+are those of the tasks, as the command found them.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Protocol
+
+from xlme_jax.data import languages
+from xlme_jax.data.prepared import PreparedDataset, TaskInfo
+from xlme_jax.data.prepared.format import DATA_CARD_FILE, DATASET_FILE, unseal_rows
+from xlme_jax.preparation.tokenizing import Job
+from xlme_jax.storage.files import replace_file
+
+UNKNOWN_LICENCE = "licence: not known to this project; see the source"
+_MOST_ROWS = 1000  # Of a table; a multi-way folder has 100,000 pairs of languages.
+_MOST_FILES = 3  # Named of a task.
+# Numbers of examples that the hub has a category for.
+_SIZES = (
+    *((1e3, "1K"), (1e4, "10K"), (1e5, "100K"), (1e6, "1M"), (1e7, "10M"), (1e8, "100M")),
+    *((1e9, "1B"), (1e10, "10B"), (1e11, "100B"), (1e12, "1T")),
+)
+# Licences that the hub has a name for; CC has several versions of each.
+_CREATIVE_COMMONS = re.compile(r"cc(?:0|-by(?:-nc)?(?:-sa|-nd)?)-\d\.\d")
+_LICENCES = ("odc-by", "mit", "apache-2.0")
+
+
+class Origin(Protocol):
+    """A public corpus that text is of: what a row of a table of distributions has."""
+
+    @property
+    def name(self) -> str:
+        """Name that the tasks of `dataset.json` have as `distribution`."""
+
+    @property
+    def licence(self) -> str:
+        """Licence as its publisher states it; may be empty."""
+
+    @property
+    def citation(self) -> str:
+        """What to cite; may be empty."""
+
+    @property
+    def url(self) -> str:
+        """Where it is published; may be empty."""
+
+
+def write(output: Path, jobs: Iterable[Job], origins: Mapping[str, Origin]) -> None:
+    """Writes the card of the data set in a folder, whose `dataset.json` has been written.
+
+    Args:
+      output: Folder of the data set.
+      jobs: What the command prepared, for the names of the source files.
+      origins: {name: public corpus}.
+    """
+    content, raw_rows = unseal_rows((output / DATASET_FILE).read_bytes())
+    rows = list(raw_rows)
+    names = {(row["name"], row["split"]): row.get("distribution", "") for row in rows}
+    dataset = PreparedDataset.load(output)
+    sources = {(job.name, job.split): job for job in jobs}
+    parts = [
+        "\n".join(_header(dataset.tasks, [origins.get(name) for name in names.values()])),
+        f"# Prepared text in {_number(_tags(dataset.tasks), 'language')}",
+        _summary(dataset.tasks),
+        _languages(dataset.tasks),
+        _sources(dataset.tasks, sources, names),
+        _licences(names, origins),
+        _skipped(dataset.tasks, content.get("dropped", [])),
+        _made(dataset, content),
+    ]
+    card = "\n\n".join(part for part in parts if part) + "\n"
+    replace_file(output / DATA_CARD_FILE, card.encode())
+
+
+def _header(tasks: Sequence[TaskInfo], origins: Sequence[Origin | None]) -> Iterator[str]:
+    """Yields the YAML header; codes are quoted, as `no` would be parsed as a boolean."""
+    tags = _tags(tasks)
+    by_tag = {tag: languages.find(tag) for tag in tags}
+    codes = sorted({language.code if language else tag for tag, language in by_tag.items()})
+    yield "---"
+    yield "language:"
+    yield from (f"- {json.dumps(code)}" for code in codes)
+    if codes != tags:  # Some are in a script that is not the usual one.
+        yield "language_bcp47:"
+        for tag, language in by_tag.items():
+            if language and tag != language.code:
+                tag = f"{language.code}-{language.script}"
+            yield f"- {json.dumps(tag)}"
+    yield f"license: {_hub_licence(origins)}"
+    yield f"multilinguality: {'multilingual' if len(codes) > 1 else 'monolingual'}"
+    yield "size_categories:"
+    yield f"- {_size(sum(task.examples for task in tasks))}"
+    kinds = {task.kind for task in tasks}
+    if goals := [goal for kind, goal in _GOALS.items() if kind in kinds]:
+        yield "task_categories:"
+        yield from (f"- {goal}" for goal in goals)
+    yield "tags:"
+    yield "- xlme_jax"
+    yield "---"
+
+
+_GOALS = {"monolingual": "fill-mask", "bitext": "translation"}
+
+
+def _hub_licence(origins: Sequence[Origin | None]) -> str:
+    """Returns the hub's name of the one licence of all text; "other" if there is none."""
+    licences = {origin.licence if origin else "" for origin in origins}
+    name = licences.pop().lower().replace(" ", "-").replace("odc-by-1.0", "odc-by")
+    is_known = name in _LICENCES or _CREATIVE_COMMONS.fullmatch(name)
+    return name if is_known and not licences else "other"
+
+
+def _size(examples: int) -> str:
+    before = ""
+    for limit, name in _SIZES:
+        if examples < limit:
+            return f"{before}<n<{name}" if before else f"n<{name}"
+        before = name
+    return f"n>{before}"
+
+
+def _tags(tasks: Iterable[TaskInfo]) -> list[str]:
+    return sorted({tag for task in tasks for tag in task.tags})
+
+
+def _number(items: Sequence[object], noun: str) -> str:
+    return f"{len(items):,} {noun}{'' if len(items) == 1 else 's'}"
+
+
+# --- Sections ---
+
+_UNITS = {"monolingual": "documents", "bitext": "pairs", "labelled": "labelled examples"}
+
+
+def _summary(tasks: Sequence[TaskInfo]) -> str:
+    counts = []
+    for kind, unit in _UNITS.items():
+        if of_kind := [task for task in tasks if task.kind == kind]:
+            examples = sum(task.examples for task in of_kind)
+            tokens = sum(task.tokens for task in of_kind)
+            counts.append(f"{examples:,} {unit} ({tokens:,} tokens)")
+    return (
+        f"Token shards for xlme_jax: {', '.join(counts)}. `{DATASET_FILE}` has all counts and the "
+        "digests of all files."
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table, whose cells may have any text, of up to `_MOST_ROWS` rows."""
+    lines = [head, ["---"] * len(head), *rows[:_MOST_ROWS]]
+    text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+    if more := len(rows) - _MOST_ROWS:
+        text += f"\n\nand {more:,} more, which `{DATASET_FILE}` lists." if more > 0 else ""
+    return text
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _languages(tasks: Sequence[TaskInfo]) -> str:
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for task in tasks:
+        for tag in task.tags:
+            counts[tag][task.kind] += task.examples
+            counts[tag]["tokens"] += task.tokens if task.kind == "monolingual" else 0
+    rows = [
+        (
+            tag,
+            languages.english_name(tag),
+            languages.script(tag),
+            *(f"{counts[tag][column]:,}" for column in (*_UNITS, "tokens")),
+        )
+        for tag in sorted(counts)
+    ]
+    head = ("tag", "language", "script", *_UNITS.values(), "tokens of documents")
+    return "## Languages\n\n" + _table(head, rows)
+
+
+def _sources(
+    tasks: Sequence[TaskInfo],
+    jobs: Mapping[tuple[str, str], Job],
+    names: Mapping[tuple[str, str], str],
+) -> str:
+    rows = []
+    for task in tasks:
+        job = jobs.get((task.name, task.split))
+        rows.append(
+            (
+                task.name,
+                task.split,
+                " and ".join(task.tags),
+                f"{task.examples:,}",
+                f"{task.tokens:,}",
+                names[task.name, task.split] or "unknown",
+                _files(job.shards) if job else "",
+                f"{job.bytes:,}" if job else "",
+            )
+        )
+    head = ("task", "split", "languages", "examples", "tokens", "distribution", "files", "bytes")
+    return (
+        f'## Sources\n\nText of the split "validation" is not trained on.\n\n{_table(head, rows)}'
+    )
+
+
+def _files(shards: Sequence[str]) -> str:
+    """Returns the first names, of files with the folder that they are in."""
+    names = [
+        " + ".join("/".join(PurePath(file).parts[-2:]) for file in shard.split(" + "))
+        for shard in shards[:_MOST_FILES]
+    ]
+    more = len(shards) - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more else "")
+
+
+def _licences(names: Mapping[tuple[str, str], str], origins: Mapping[str, Origin]) -> str:
+    counts = collections.Counter(names.values())
+    lines = []
+    for name, count in sorted(counts.items()):
+        origin = origins.get(name)
+        tasks = "task" if count == 1 else "tasks"
+        facts = [f"{name or 'unknown distribution'}, {count:,} {tasks}: "]
+        if origin is None or not origin.licence:
+            facts.append(f"{UNKNOWN_LICENCE}.")
+        else:
+            facts.append(f"licence: {origin.licence}.")
+        if origin is not None:
+            facts += [f" Citation: {origin.citation}."] if origin.citation else []
+            facts += [f" <{origin.url}>"] if origin.url else []
+        lines.append("- " + "".join(facts))
+    return "## Licences and citations\n\n" + "\n".join(lines)
+
+
+def _skipped(tasks: Sequence[TaskInfo], dropped: Sequence[Mapping[str, Any]]) -> str:
+    """Returns what was left out of the tasks, and which tasks and files were left out, and why."""
+    rows = [
+        (task.name, task.split, reason, f"{count:,}")
+        for task in tasks
+        for reason, count in sorted(task.skipped.items())
+    ]
+    rows += [
+        (entry["task"], entry["split"], f"the whole task: {entry['reason']}", _count(entry))
+        for entry in dropped
+        if "task" in entry
+    ]
+    text = _table(("task", "split", "reason", "left out"), rows) if rows else "Nothing."
+    files: dict[str, list[int]] = collections.defaultdict(list)
+    for entry in dropped:
+        if "file" in entry:
+            files[entry["reason"]].append(entry["bytes"])
+    lines = [
+        (reason, f"{len(sizes):,}", f"{sum(sizes):,}") for reason, sizes in sorted(files.items())
+    ]
+    if lines:
+        text += "\n\nFiles that were not read:\n\n" + _table(("reason", "files", "bytes"), lines)
+    return f"## Left out\n\n{text}"
+
+
+def _count(entry: Mapping[str, Any]) -> str:
+    numbers = (f"{entry[unit]:,} {unit}" for unit in _UNITS.values() if unit in entry)
+    return next(numbers, "")
+
+
+def _made(dataset: PreparedDataset, content: Mapping[str, Any]) -> str:
+    command = f"```bash\n{dataset.command}\n```\n\n" if dataset.command else ""
+    vocabulary = content["vocabulary"]
+    return (
+        f"## How it was made\n\n{command}"
+        f"- Digest of the data set: `{dataset.digest}`\n"
+        f"- Vocabulary: {vocabulary['size']:,} ids, SHA-256 `{vocabulary['sha256']}`\n"
+        "- `python -m xlme_jax.prepare --verify --output=FOLDER` compares all files with their "
+        "digests."
+    )
