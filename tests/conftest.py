@@ -21,6 +21,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Programs hold no stack traces: a twentieth of the time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+# A worker has a core; threads of BLAS and of torch would wait for each other at full speed.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # XLA ends at flags that it does not know: those of fusions are gone in 0.11.
 os.environ.setdefault(
     "XLA_FLAGS",
@@ -34,9 +37,14 @@ import jax
 from helpers import tiny
 
 # No test asserts a time, however busy the machine.
-hypothesis.settings.register_profile(
-    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+# `--hypothesis-profile=thorough` draws more examples, for those who change what they test.
+for name, count in (("suite", 40), ("thorough", 500)):
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 hypothesis.settings.load_profile("suite")
 
 # Folders of long files: these run first, so that no worker is left alone with one at the end.

@@ -75,7 +75,7 @@ class TestMoses:
         repairs = {"byte order marks removed": 1, "control characters removed": 1}
         assert report.repaired == repairs
 
-    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     @given(
         defects=st.lists(
             st.tuples(*[st.sampled_from(["", "empty", "bytes", "nul", "cr", "sep"])] * 2),

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from helpers import tiny
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xlme_jax.data.benchmarks.catalogue import benchmark
@@ -78,7 +78,6 @@ texts = st.text(st.sampled_from(LETTERS + MARKS), max_size=60)
 
 
 @given(texts)
-@settings(max_examples=300)
 def test_offsets_cover_every_character_in_order(vocabulary, text):
     ids, begins, ends = vocabulary.encode_with_offsets(text)
     assert ids == vocabulary.encode(text)
@@ -93,7 +92,6 @@ def test_offsets_cover_every_character_in_order(vocabulary, text):
 
 
 @given(texts)
-@settings(max_examples=200)
 def test_splitting_at_punctuation_keeps_the_text(vocabulary, text):
     whole = vocabulary.encode_with_offsets(text)
     ids, offsets = ContextEncoder(vocabulary).encode(text)
@@ -197,7 +195,6 @@ tagged = st.lists(
 
 
 @given(st.lists(tagged, min_size=1, max_size=3), st.integers(3, 40))
-@settings(max_examples=200)
 def test_every_word_has_one_prediction(vocabulary, sentences, max_length):
     examples = [
         TaggedExample(str(i), tuple(w for w, _ in s), tuple(t for _, t in s))
@@ -262,7 +259,6 @@ def test_a_question(vocabulary):
 
 
 @given(st.integers(0, 10_000), st.data())
-@settings(max_examples=60)
 def test_windows_cover_the_context_and_give_answers_back(vocabulary, seed, data):
     context = " ".join(some_text(seed, 12))
     words = [w.strip('.,;%"()') for w in context.split()]

@@ -67,7 +67,6 @@ def simplest(text):
     return " ".join(word for word in words if word)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(ROW, min_size=1, max_size=30),
     documents=st.lists(DOCUMENT, min_size=1, max_size=12),

@@ -72,7 +72,7 @@ def test_lines_are_the_same_in_every_form(tmp_path, suffix, mark, end, final):
     assert len(documents) == 3 and documents[0] == "Zeile eins"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     lines=st.lists(st.sampled_from(["", "a", "é", "中", "b\v"]), min_size=1, max_size=30),
     end=st.sampled_from(sorted(ENDS)),
@@ -86,7 +86,6 @@ def test_block_borders_do_not_show(lines, end, mark, final, block):
     assert b"".join(text_blocks(blocks, "x")) == encoded(lines, b"\n", final)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     parts=st.lists(st.sampled_from([b"a", b"\r", b"\r" * 12, b"\n", b"\r\n", MARK]), max_size=30),
     block=st.integers(1, 9),

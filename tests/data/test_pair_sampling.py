@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.data.test_pipeline import LENGTH, complete, fill, iterate, pair, take
@@ -70,7 +70,6 @@ def slack(counts, shares):
     return float(least)
 
 
-@settings(max_examples=150, deadline=None)
 @given(matrices(), st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.4]), st.sampled_from([0.0, 1e-6]))
 # Hardly anything is left for the third pair, but the data show that the shares can be met.
 @example(symmetric(3, [10**9, 10**9, 1]), 1.0, 0.0)
@@ -102,7 +101,6 @@ def test_shares_are_met_and_every_pair_keeps_one_or_a_language_is_named(counts, 
         assert f"'l{group.argmax()}'" in str(caught.value)
 
 
-@settings(max_examples=100, deadline=None)
 @given(matrices(), st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.4]))
 @example(symmetric(4, [1, 1, 0, 2, 0, 2_499_997_960]), 1.0)
 @example(symmetric(3, [10**9, 10**9, 1]), 1.0)

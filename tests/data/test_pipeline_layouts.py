@@ -7,7 +7,7 @@ import logging
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.test_pipeline import LENGTH, WINDOW, build, document, iterate, pair, take
@@ -408,7 +408,6 @@ def test_no_token_of_running_text_is_lost(data, length):
         assert cut > 0
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(2, 70), min_size=1, max_size=12), st.integers(1, 60), st.data())
 def test_pieces_are_halved(lengths, length, draw):
     length += 7

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xlme_jax.data.batches.robust_sampling import best_response
@@ -35,7 +35,6 @@ def test_while_no_weight_is_at_the_floor_losses_are_standardized():
     np.testing.assert_allclose(best_response(losses, weights, 1e-3, 0.2), expected, rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     st.integers(0, 10**6),
     st.integers(2, 40),

@@ -204,7 +204,7 @@ class TestDocuments:
         assert documents == ["one\ntwo", "three", "four\nfive"]
         assert report == ReadReport(read=3)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     @given(
         lines=st.lists(st.sampled_from(["", " ", "a", "β c", "d" * 40]), max_size=40),
         block=st.integers(1, 9),
@@ -248,7 +248,7 @@ class TestDocuments:
         with pytest.raises(DataError, match=r"sw\.txt\.\w+: no text in this file"):
             documents_of(path)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     @given(
         words=st.lists(st.text("aβ語", min_size=1, max_size=12), min_size=1, max_size=60),
         separators=st.lists(st.sampled_from([" ", "\n"]), min_size=60, max_size=60),

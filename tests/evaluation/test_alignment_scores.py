@@ -1,7 +1,7 @@
 """Alignment error rate by hand and link by link."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xlme_jax.evaluation.alignment_scores import Counts, aer, diagonal
@@ -21,7 +21,6 @@ def reference_aer(predicted, sure, possible):
     return 1 - (hit_s + hit_p) / (num_a + num_s) if num_a + num_s else 0.0
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(links, links, links), max_size=5))
 def test_aer_is_that_of_a_count_link_by_link(pairs):
     predicted, sure, possible = ([pair[side] for pair in pairs] for side in range(3))

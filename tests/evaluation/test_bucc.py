@@ -68,7 +68,6 @@ def test_what_is_not_finite_is_not_mined():
     assert mine(source, target)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=12),
     st.integers(0, 3),
@@ -95,7 +94,6 @@ def test_threshold_is_the_best_of_all(found, missed):
         assert chosen == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=12),
     st.integers(1, 3),

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xlme_jax.evaluation import encoding
@@ -25,7 +25,6 @@ def test_rows_are_a_few_lengths_and_hold_their_text():
     assert encoding.row_length(9, shortest=32) == 32
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.integers(2, 90), min_size=1, max_size=60),
     st.sampled_from([1, 2, 8]),

@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 import sentencepiece
 from helpers import tiny
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
@@ -94,7 +94,6 @@ def test_every_rule_holds_but_those_that_are_listed(rule):
     assert len(described.decomposed) < (60 if rule.endswith("_cf") else 25)
 
 
-@settings(deadline=None, max_examples=500)
 @given(text=st.text(st.sampled_from(MARKS) | st.sampled_from(BASES), max_size=12))
 def test_random_strings_with_combining_marks(nmt_nfkc, text):
     theirs, ours, _ = nmt_nfkc

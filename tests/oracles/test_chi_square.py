@@ -39,13 +39,13 @@ def solved(losses, weights, rho, floor):
 @pytest.mark.parametrize(
     ("rho", "floor"),
     tiny.slow_except(
-        {(1e-3, 0.0), (0.05, 0.0), (0.5, 0.2), (3.0, 0.2)},
+        {(0.05, 0.0), (3.0, 0.2)},
         itertools.product((1e-3, 0.05, 0.5, 3.0), (0.0, 0.2)),
     ),
 )
 def test_the_best_response_is_the_solvers(rho, floor):
     largest = 0.0
-    for seed in range(8):
+    for seed in range(4):
         rng = np.random.default_rng(seed)
         size = int(rng.integers(2, 30))
         weights = rng.dirichlet(np.ones(size))

@@ -3,13 +3,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xlme_jax.data.vocabulary import VocabularyError
 from xlme_jax.vocabularies import allocation
-
-thoroughly = settings(deadline=None, max_examples=200)
 
 
 @st.composite
@@ -35,7 +33,6 @@ def disjoint(curves):
     }
 
 
-@thoroughly
 @given(curves(), st.data(), st.integers(0, 60))
 def test_no_other_choice_of_that_size_is_better(found, data, room):
     weights = weights_of(found, data.draw)
@@ -72,7 +69,6 @@ def random_candidates(seed):
     return curves, dict(zip(curves, raw / raw.sum())), lambda *key: pieces[key]
 
 
-@thoroughly
 @given(st.integers(0, 10_000), st.integers(0, 80))
 def test_it_is_the_largest_union_over_all_thresholds(seed, room):
     """The public code's rule: a price per piece, which falls until the union is too large."""
