@@ -80,7 +80,7 @@ def stacked(params, count=TINY.num_layers):
     """Stacks unrolled weights as in `scan_layers`."""
     layers = [params[f"layer_{i}"] for i in range(count)]
     rest = {k: v for k, v in params.items() if not k.startswith("layer_")}
-    return rest | {"layers": jax.tree.map(lambda *x: jnp.stack(x), *layers)}
+    return rest | {"layers": jax.tree.map(lambda *x: np.stack(x), *layers)}
 
 
 def gradient(config, params, **options):
@@ -88,7 +88,7 @@ def gradient(config, params, **options):
     weight = np.random.default_rng(2).normal(size=(ROWS, LENGTH, config.hidden_size))
     weight[0, 7:] = 0
     with jax.enable_x64(True):
-        params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
+        params = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), params)
         loss = lambda params: (encode(config, params, jnp.float64, **options) * weight).sum()  # noqa: E731
         return jax.jit(jax.value_and_grad(loss))(params)
 
@@ -301,7 +301,7 @@ def test_chosen_positions_get_what_all_would_give(changes):
 
     first = {"dropout_seeds": seeds(4)}
     with jax.enable_x64(True):
-        params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
+        params = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), params)
         for at, options in ((chosen, {}), (jnp.zeros((ROWS, 1), jnp.int32), first)):
             found, expected = (
                 jax.jit(functools.partial(jax.value_and_grad(value), given=given))(

@@ -21,7 +21,7 @@ from xlme_jax.objectives.xlme import XLMConfig
 VOCAB, ROWS, LENGTH = 30, 4, 16
 ENCODER = EncoderConfig(
     hidden_size=8,
-    num_layers=3,
+    num_layers=2,
     num_heads=2,
     ffn_size=12,
     max_length=LENGTH,
@@ -31,7 +31,7 @@ ENCODER = EncoderConfig(
     init_std=0.3,
 )
 MASKING = MaskingConfig(rate=0.3, split=(0.8, 0.1, 0.1))
-CONTRAST = XLCoConfig(layer=2, queue_size=9)
+CONTRAST = XLCoConfig(layer=1, queue_size=9)
 CONFIG = InfoXLMConfig(ENCODER, MASKING, contrast=CONTRAST)
 
 
@@ -127,11 +127,11 @@ def test_the_loss_is_xlms_and_that_of_contrast():
 
 def test_items_share_one_denominator():
     """The public code divides the sum of all losses by masked tokens and sentences together."""
-    config = dataclasses.replace(CONFIG, mean="items")
+    config = dataclasses.replace(CONFIG, mean="items", translation_pairs=False)
     objective, params, carried = built(config)
     carried = filled(objective, params, carried)
     outputs = loss(objective, params, carried)
-    parts = ("monolingual/mlm_loss", "bitext/mlm_loss", "contrast/xlco_loss")
+    parts = ("monolingual/mlm_loss", "contrast/xlco_loss")
     sums, counts = zip(*(outputs.metrics[part] for part in parts))
     np.testing.assert_allclose(outputs.loss(), sum(sums) / sum(counts), rtol=1e-6)
 
@@ -152,15 +152,15 @@ def test_gradients_reach_the_lower_layers_and_the_projection_alone():
         name: max(float(np.abs(x).max()) for x in jax.tree.leaves(tree))
         for name, tree in {**gradient, **gradient["encoder"]}.items()
     }
-    for name in ("tokens", "positions", "layer_0", "layer_1", "projection"):
+    for name in ("tokens", "positions", "layer_0", "projection"):
         assert size[name] > 0, name
-    assert size["layer_2"] == size["head"] == 0
+    assert size["layer_1"] == size["head"] == 0
     assert all(float(np.abs(x).max()) == 0 for x in jax.tree.leaves(none["key"]))
 
 
 @pytest.mark.parametrize(
     ("layer", "scan"),
-    tiny.slow_except({(3, True)}, itertools.product((0, 1, 3), (False, True))),
+    tiny.slow_except({(2, True)}, itertools.product((0, 1, 2), (False, True))),
 )
 def test_the_layer_that_is_contrasted(layer, scan):
     """Contrasts the projected `<s>` states of `encode`."""
@@ -225,7 +225,7 @@ def test_without_momentum_the_key_encoder_is_the_query_encoder():
 
 def test_the_momentum_encoder_holds_no_layer_that_is_not_read():
     _, _, carried = built()
-    assert set(carried["key"]["encoder"]) == {"embedding_norm", "layer_0", "layer_1"}
+    assert set(carried["key"]["encoder"]) == {"embedding_norm", "layer_0"}
     assert "head" not in carried["key"]
 
 
@@ -240,9 +240,9 @@ def test_flops_count_two_encoders_on_the_third_stream():
     shapes = {name: (ROWS, LENGTH) for name in objective.streams}
     parts = objective.diagnostics.flops(shapes)
     layer = 8 * 8**2 + 4 * 8 * 12 + 4 * LENGTH * 8
-    assert parts["momentum encoder"] == ROWS * LENGTH * 2 * layer
+    assert parts["momentum encoder"] == ROWS * LENGTH * layer
     assert parts["query encoder"] == 3 * parts["momentum encoder"]
-    assert parts["encoder"] == 3 * 2 * ROWS * LENGTH * 3 * layer
+    assert parts["encoder"] == 3 * 2 * ROWS * LENGTH * 2 * layer
     assert parts["contrast"] == 4 * ROWS * 9 * 8
 
 
@@ -256,7 +256,7 @@ def test_the_alarm_of_a_contrast_that_learned_nothing():
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"layer": 4}, r"XLCo.layer = 4 is above .* Encoder.num_layers = 3"),
+        ({"layer": 3}, r"XLCo.layer = 3 is above .* Encoder.num_layers = 2"),
         ({"layer": -1}, r"XLCo.layer = -1"),
         ({"queue_size": 0}, r"XLCo.queue_size = 0"),
         ({"momentum": 1.0}, r"XLCo.momentum = 1.0 must lie in \[0, 1\)"),

@@ -415,10 +415,10 @@ def test_a_masked_language_model_starts_both_encoders(sharing):
     }
     params = jax.tree.unflatten(jax.tree.structure(fresh), started.values())
     rows = BATCH["bitext"]
-    wanted = xlm.encode(weights(XLM_CONFIG), rows)
+    wanted = jax.jit(xlm.encode)(weights(XLM_CONFIG), rows)
     generator = xlme.diagnostics.encoders["generator"].encode
     for encode in (xlme.encode, generator):
-        for a, b in zip(encode(params, rows), wanted, strict=True):
+        for a, b in zip(jax.jit(encode)(params, rows), wanted, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -427,8 +427,7 @@ def test_without_translation_pairs_the_stream_is_dropped():
     objective = config.build(VOCAB)
     assert objective.streams == ("monolingual",)
     assert set(objective.totals(BATCH)) == {"monolingual"}
-    alone = {"monolingual": BATCH["monolingual"]}
-    loss, metrics, _ = run(config, alone, params=weights(CONFIG))
+    loss, metrics = metrics_of(config)
     assert {key.split("/")[0] for key in metrics} == {"monolingual"}
     # The monolingual terms are those of the full objective: streams do not disturb each other.
     _, both, _ = run()
@@ -502,11 +501,14 @@ def test_other_steps_draw_other_masks():
 def test_dropout_of_the_discriminator_is_random():
     dropped = dataclasses.replace(CONFIG.discriminator, dropout=0.3)
     config = dataclasses.replace(CONFIG, discriminator=dropped)
-    _, plain = metrics_of(CONFIG)
+    _, plain, _ = run()
     _, metrics = metrics_of(config)
     # Masks, samples and the generator are the same; only the discriminator has changed.
-    for key in ("mlm_loss", "mlm_accuracy", "replace_rate"):
+    for key in ("mlm_accuracy", "replace_rate"):
         assert metrics[f"bitext/{key}"] == plain[f"bitext/{key}"]
+    # Two programs may add in another order.
+    both = metrics["bitext/mlm_loss"], plain["bitext/mlm_loss"]
+    np.testing.assert_allclose(*both, rtol=4 * np.finfo(np.float32).eps)
     assert metrics["bitext/rtd_loss"] != plain["bitext/rtd_loss"]
 
 
@@ -550,8 +552,8 @@ def test_xlm_loss_by_definition(bitext):
     keys = {"mlm_loss", "mlm_accuracy", "sampled_accuracy", "sampled_diversity"}
     assert set(metrics) == {f"{name}/{key}" for name in BATCH for key in keys}
     assert set(objective.encoder_params(params)) == {"tokens", "positions", "encoder"}
-    states = objective.encode(objective.encoder_params(params), BATCH["bitext"])
-    expected = objective.model.apply({"params": params}, BATCH["bitext"], method=MaskedLM.encode)
+    states = jax.jit(objective.encode)(objective.encoder_params(params), BATCH["bitext"])
+    expected = applied(objective.model, MaskedLM.encode)(params, BATCH["bitext"])
     np.testing.assert_array_equal(states[-1], expected)
     assert dataclasses.replace(XLM_CONFIG, translation_pairs=False).build(VOCAB).streams == (
         "monolingual",
