@@ -146,6 +146,11 @@ def test_what_is_not_there_is_named(tmp_path):
         Ntrex(str(tmp_path), ("yo",)).build(Subject())
     with pytest.raises(DataError, match="'ru' is not in ntrex"):
         Ntrex(str(tmp_path), pivot="ru").build(Subject())
+    write_ntrex(tmp_path, {"eng": ["a", "b"], "swa": ["c", ""]})
+    for code in ("deu", "fra", "eng-GB"):
+        (tmp_path / f"newstest2019-ref.{code}.txt").unlink()
+    with pytest.raises(DataError, match="has fewer than 2 sentences of sw and en; name the other"):
+        Ntrex(str(tmp_path)).build(Subject())
     with pytest.raises(DataError, match="no files of flores, test"):
         Flores(str(tmp_path)).build(Subject())
     with pytest.raises(ValueError, match=r"Ntrex\.neighbours"):

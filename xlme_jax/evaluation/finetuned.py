@@ -165,12 +165,12 @@ class _File:
         report: ReadReport,
     ):
         self.settings, self.task, self.language = settings, task, language
-        examples = task.read(settings._folder(task), settings.split, language, report)
+        every = task.read(settings._folder(task), settings.split, language, report)
         self._rules = answer_spans.SQUAD
         if task.kind == "question_answering":
             # Language of the context: "de-en" of MLQA has German contexts.
             self._rules = answer_spans.rules_of(task.name, language.split("-")[0])
-        examples = _first(examples, task.kind, settings.limit)
+        examples = _first(every, task.kind, settings.limit)
         gold = [_gold(example, self._rules.no_answer) for example in examples]
         labelled = [example for example, some in zip(examples, gold) if some]
         if not labelled:

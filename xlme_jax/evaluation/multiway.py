@@ -29,6 +29,8 @@ from xlme_jax.validation.fields import check_at_least
 
 MEAN = "mean"
 PAIRS = "mean-pairs"
+# Fewer sentences are no search.
+_FEWEST = 2
 _WAYS = ("forward", "backward")
 # Readout -> metric -> value at each layer, float64[K].
 _Figures = dict[str, dict[str, np.ndarray]]
@@ -118,38 +120,43 @@ class Multiway(Measure):
             return encoding.batches(texts, subject.row_multiple, self.batch_tokens)
 
         sides = {code: _Side(sentences[code], subject, length, lay_out) for code in plan.languages}
+        counts = {
+            "-".join(pair) if pair in plan.pairs else pair[0]: len(_shared(pair, sides)[0])
+            for pair in plan.all_pairs
+        }
+        if few := [name for name, count in counts.items() if count < _FEWEST]:
+            raise DataError(
+                f"{self.folder}: {self.about.name}, {self.split}, has fewer than {_FEWEST} "
+                f"sentences of {', '.join(few)} and {plan.pivot}; name the other languages"
+            )
         readout_names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
-        sample = EncodedSample(
-            subject.training_text, plan.all_pairs, length, lay_out, readout_names
-        )
+        # The rotations of all pairs of a hundred languages would take longer than the rest.
+        sampled = plan.with_pivot if self.all_pairs else plan.all_pairs
+        sample = EncodedSample(subject.training_text, sampled, length, lay_out, readout_names)
         pooled = jax.jit(encoding.pool_all(subject.encode, self.pooling))
         # All pairs of a hundred languages are compared at one layer, those that were named at all.
         layers = slice(headline, headline + 1) if self.all_pairs else slice(None)
 
         def evaluate(params: Any) -> Outcome:
-            fitted = sample.fit(pooled, params)
+            means = Fitted(sample.means(pooled, params))
             pivot = sides[plan.pivot].embed(pooled, params)
             figures_of: dict[str, _Figures] = {}
             states = {}
             for code, side in sides.items():
                 of_side = pivot if code == plan.pivot else side.embed(pooled, params)
                 if code in plan.sources:
+                    pair = (code, plan.pivot)
+                    fitted = sample.with_rotation(means, pair, pooled, params)
                     figures_of[code] = self._search(
-                        (code, plan.pivot), sides, (of_side, pivot), fitted, readout_names
+                        pair, sides, (of_side, pivot), fitted, readout_names
                     )
                 if code in plan.paired:
                     states[code] = of_side[layers].copy()
-            of_layers = fitted.at(layers)
-            between = {
-                "-".join(pair): self._search(
-                    pair, sides, (states[pair[0]], states[pair[1]]), of_layers, readout_names
-                )
-                for pair in plan.pairs
-            }
-            counts = {
-                "-".join(pair) if pair in plan.pairs else pair[0]: len(_shared(pair, sides)[0])
-                for pair in plan.all_pairs
-            }
+            between = {}
+            for pair in plan.pairs:
+                fitted = sample.with_rotation(means, pair, pooled, params).at(layers)
+                of_sides = (states[pair[0]], states[pair[1]])
+                between["-".join(pair)] = self._search(pair, sides, of_sides, fitted, readout_names)
             results = self._results(figures_of, plan.groups(figures_of), counts)
             if between:
                 groups = {x: (x,) for x in between} | {PAIRS: tuple(between)}
@@ -313,9 +320,14 @@ class _Plan:
     pairs: tuple[tuple[str, str], ...]
 
     @property
+    def with_pivot(self) -> list[tuple[str, str]]:
+        """The pairs with the pivot."""
+        return [(code, self.pivot) for code in self.sources]
+
+    @property
     def all_pairs(self) -> list[tuple[str, str]]:
         """All pairs, first those with the pivot."""
-        return [*((code, self.pivot) for code in self.sources), *self.pairs]
+        return [*self.with_pivot, *self.pairs]
 
     @property
     def paired(self) -> set[str]:
@@ -337,7 +349,7 @@ class _Plan:
             x for x in figures_of if not languages.same_language(x, self.pivot)
         ) or tuple(figures_of)
         trained = tuple(x for x in members if "centred" in figures_of[x])
-        groups = {x: (x,) for x in figures_of}
+        groups: dict[str, tuple[str, ...]] = {x: (x,) for x in figures_of}
         if members:
             groups[MEAN] = members
         if 0 < len(trained) < len(members):
@@ -373,6 +385,6 @@ class _Side:
 
 def _shared(pair: tuple[str, str], sides: Mapping[str, _Side]) -> tuple[np.ndarray, np.ndarray]:
     """Returns which of the sentences of both sides are translations of each other."""
-    units = (sides[code].units for code in pair)
-    _, source, target = np.intersect1d(*units, assume_unique=True, return_indices=True)
+    first, second = (sides[code].units for code in pair)
+    _, source, target = np.intersect1d(first, second, assume_unique=True, return_indices=True)
     return source, target

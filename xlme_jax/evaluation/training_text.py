@@ -182,17 +182,35 @@ class EncodedSample:
 
     def fit(self, pooled: Pooled, params: Any) -> Fitted:
         """Encodes the sample and returns its means and rotations."""
+        fitted = Fitted(self.means(pooled, params))
+        for languages in self._pairs:
+            fitted = self.with_rotation(fitted, languages, pooled, params)
+        return fitted
+
+    def means(self, pooled: Pooled, params: Any) -> dict[str, np.ndarray]:
+        """Encodes the texts and returns `Fitted.means`."""
         means = {
             language: encoding.embed(pooled, params, batches).mean(axis=0, dtype=np.float64)
             for language, batches in self._texts.items()
         }
-        means = {language: mean.astype(np.float32) for language, mean in means.items()}
-        rotations = {}
-        for languages, sides in self._pairs.items():
-            source, target = (encoding.embed(pooled, params, side).swapaxes(0, 1) for side in sides)
-            centres = (means[languages[0]], means[languages[1]])
-            rotations[languages] = readouts.orthogonal_map(source, target, centres)
-        return Fitted(means, rotations)
+        return {language: mean.astype(np.float32) for language, mean in means.items()}
+
+    def with_rotation(
+        self, fitted: Fitted, languages: tuple[str, str], pooled: Pooled, params: Any
+    ) -> Fitted:
+        """Encodes the pairs of two languages and returns `fitted` with their rotation, if any.
+
+        For evaluations that need one rotation after the other: those of many languages are large.
+        """
+        tags = tag_or_code(languages[0]), tag_or_code(languages[1])
+        if tags not in self._pairs:
+            return fitted
+        source, target = (
+            encoding.embed(pooled, params, side).swapaxes(0, 1) for side in self._pairs[tags]
+        )
+        centres = (fitted.means[tags[0]], fitted.means[tags[1]])
+        rotation = readouts.orthogonal_map(source, target, centres)
+        return Fitted(fitted.means, {**fitted.rotations, tags: rotation})
 
 
 def _sampled_indices(size: int, count: int) -> np.ndarray:
