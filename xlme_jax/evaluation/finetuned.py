@@ -175,7 +175,7 @@ class _File:
         labelled = [example for example, some in zip(examples, gold) if some]
         if not labelled:
             raise ValueError(
-                f"{task.name}, {settings.split} in {language}: none of the {len(examples)} "
+                f"{task.name}, {settings.split} in {language}: none of the {len(every)} "
                 "examples has a label, so nothing can be scored; choose another split"
             )
         report.skip("no label to score against", len(gold) - len(labelled))
