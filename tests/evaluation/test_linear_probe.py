@@ -99,6 +99,8 @@ def test_figures_are_those_of_scikit_learn(tmp_path, sklearn):
         assert 0.5 < values["mean", "accuracy", layer, "model"] < 1
     most = np.bincount(labels["swh_Latn", "test"]).max() / 40
     assert values["sw", "accuracy", None, "majority"] == most
+    macro_f1 = values["mean-zero-shot", "macro_f1", None, "majority"]
+    assert macro_f1 == pytest.approx(2 * most / (1 + most) / 3)
     by_language = [values[x, "accuracy", 1, "model"] for x in ("en", "sw")]
     assert values["mean", "accuracy", 1, "model"] == pytest.approx(np.mean(by_language))
     assert values["mean-zero-shot", "accuracy", 1, "model"] == by_language[1]

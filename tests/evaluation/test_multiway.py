@@ -101,6 +101,9 @@ def test_means_are_of_translations_and_of_families(tmp_path):
     assert value("en-GB") > value("de")
     assert value("mean") == pytest.approx(np.mean([value(x) for x in ("sw", "de", "fr")]))
     assert value("mean-Germanic") == value("de") and value("mean-Niger-Congo") == value("sw")
+    by_chance = [values["mean", x, None, "raw", "chance"] for x in ("accuracy", "xsim_forward")]
+    assert by_chance == pytest.approx([1 / 30, 29 / 30])
+    assert outcome.headline["ntrex/chance"] == by_chance[0]
     assert outcome.headline["ntrex/xsim"] == value("mean", "xsim", readouts.RAW)
     table = [x.split("\t") for x in outcome.files["ntrex_languages.tsv"].splitlines()]
     assert ["sw", "Niger-Congo", "30", f"{value('sw', 'accuracy_forward', 'raw'):.4f}"] in [

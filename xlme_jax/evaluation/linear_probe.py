@@ -153,7 +153,7 @@ class LinearProbe(Measure):
                     probes = of_source if language == source else fitted(language)
                     itself[language] = test.scores(probes, states, _IN_LANGUAGE)
             results = self._results(transfer, itself, source)
-            results += [test.majority() for test in tests.values()]
+            results += self._majority(tests, source)
             return self._outcome(results, headline, report)
 
         return evaluate
@@ -189,7 +189,7 @@ class LinearProbe(Measure):
         for of, training in ((transfer, f"trained on {source}"), (itself, "trained on itself")):
             if not of:
                 continue
-            groups = {x: (x,) for x in of} | {MEAN: tuple(of)}
+            groups: dict[str, tuple[str, ...]] = {x: (x,) for x in of} | {MEAN: tuple(of)}
             targets = tuple(x for x in of if not same_language(x, source))
             if targets and of is transfer:
                 groups[ZERO_SHOT] = targets
@@ -198,6 +198,20 @@ class LinearProbe(Measure):
             setting = f"{how}{training}; {encoding.LAYERS}"
             results += figures(self.about.name, self.split, setting, values, groups)
         return results
+
+    def _majority(self, tests: "Mapping[str, _Examples]", source: str) -> list[Result]:
+        """Returns the results of the most frequent class of each language, and their means."""
+        values = {language: test.majority() for language, test in tests.items()}
+        targets = tuple(x for x in tests if not same_language(x, source))
+        groups: dict[str, tuple[str, ...]] = {x: (x,) for x in tests} | {MEAN: tuple(tests)}
+        if targets:
+            groups[ZERO_SHOT] = targets
+        return [
+            Result(self.about.name, name, metric, value, self.split, system="majority")
+            for name, members in groups.items()
+            for metric in _METRICS
+            for value in [float(np.mean([values[member][metric] for member in members]))]
+        ]
 
     def _outcome(self, results: Sequence[Result], headline: int, report: ReadReport) -> Outcome:
         values = {
@@ -248,7 +262,6 @@ class _Examples:
         subject: Subject,
         report: ReadReport,
     ):
-        self.settings, self.language = settings, language
         self._task = benchmark(settings.benchmark)
         examples = [
             example
@@ -281,12 +294,11 @@ class _Examples:
             for metric, score in _METRICS.items()
         }
 
-    def majority(self) -> Result:
-        """Returns the accuracy of the most frequent class."""
-        most = max(collections.Counter(self.classes.tolist()).values())
-        name, split = self.settings.about.name, self.settings.split
-        value = most / len(self.classes)
-        return Result(name, self.language, "accuracy", value, split, system="majority")
+    def majority(self) -> dict[str, float]:
+        """Returns {metric: value} of the most frequent class."""
+        ((most, _),) = collections.Counter(self.classes.tolist()).most_common(1)
+        predicted = np.full_like(self.classes, most)
+        return {metric: score(self.classes, predicted) for metric, score in _METRICS.items()}
 
 
 # --- Logistic regression ---

@@ -247,8 +247,12 @@ class Multiway(Measure):
             f"k = {self.neighbours}; {encoding.LAYERS}"
         )
         return [
-            Result(task, name, "accuracy", value, self.split, system="chance")
+            Result(task, name, metric, by_chance, self.split, system="chance")
             for name, value in chance.items()
+            for metric, by_chance in {
+                "accuracy": value,
+                **dict.fromkeys(self.about.lower_is_better, 1 - value),
+            }.items()
         ] + figures(task, self.split, setting, figures_of, groups, first_layer)
 
     def _outcome(
@@ -264,6 +268,8 @@ class Multiway(Measure):
         values: dict[str, float] = {}
         for result in results:
             if result.readout != readouts.RAW or result.layer not in (headline, None):
+                continue
+            if result.system == "chance" and result.metric != "accuracy":
                 continue
             metric = result.metric if result.system == "model" else "chance"
             rows.setdefault(result.language, {})[metric] = result.value
