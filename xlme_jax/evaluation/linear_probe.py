@@ -9,7 +9,7 @@ little more than encoding the sentences.
 import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ class LinearProbe(Measure):
     languages: tuple[str, ...] = ()
     source: str = "en"
     in_language: bool = True
-    split: str = "test"
+    split: Literal["validation", "test"] = "test"
     layer: int | None = None
     pooling: encoding.Pooling = "mean"
     length: int = 512

@@ -9,7 +9,7 @@ is encoded once, and all layers are evaluated in one pass.
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
@@ -88,7 +88,7 @@ class Multiway(Measure):
     languages: tuple[str, ...] = ()
     pivot: str = "en"
     all_pairs: bool = False
-    split: str = "test"
+    split: Literal["validation", "test"] = "test"
     layer: int | None = None
     pooling: encoding.Pooling = "mean"
     length: int = 512
