@@ -120,44 +120,29 @@ class Multiway(Measure):
             return encoding.batches(texts, subject.row_multiple, self.batch_tokens)
 
         sides = {code: _Side(sentences[code], subject, length, lay_out) for code in plan.languages}
-        counts = {
-            "-".join(pair) if pair in plan.pairs else pair[0]: len(_shared(pair, sides)[0])
-            for pair in plan.all_pairs
-        }
+        counts = {plan.name(pair): len(_shared(pair, sides)[0]) for pair in plan.all_pairs}
         if few := [name for name, count in counts.items() if count < _FEWEST]:
             raise DataError(
                 f"{self.folder}: {self.about.name}, {self.split}, has fewer than {_FEWEST} "
                 f"sentences of {', '.join(few)} and {plan.pivot}; name the other languages"
             )
-        readout_names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
+        names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
         # The rotations of all pairs of a hundred languages would take longer than the rest.
         sampled = plan.with_pivot if self.all_pairs else plan.all_pairs
-        sample = EncodedSample(subject.training_text, sampled, length, lay_out, readout_names)
-        pooled = jax.jit(encoding.pool_all(subject.encode, self.pooling))
+        search = _Search(
+            plan,
+            sides,
+            EncodedSample(subject.training_text, sampled, length, lay_out, names),
+            jax.jit(encoding.pool_all(subject.encode, self.pooling)),
+            names,
+            Margins(self.margin, self.neighbours),
+        )
         # All pairs of a hundred languages are compared at one layer, those that were named at all.
         layers = slice(headline, headline + 1) if self.all_pairs else slice(None)
 
         def evaluate(params: Any) -> Outcome:
-            means = Fitted(sample.means(pooled, params))
-            pivot = sides[plan.pivot].embed(pooled, params)
-            figures_of: dict[str, _Figures] = {}
-            states = {}
-            for code, side in sides.items():
-                of_side = pivot if code == plan.pivot else side.embed(pooled, params)
-                if code in plan.sources:
-                    pair = (code, plan.pivot)
-                    fitted = sample.with_rotation(means, pair, pooled, params)
-                    figures_of[code] = self._search(
-                        pair, sides, (of_side, pivot), fitted, readout_names
-                    )
-                if code in plan.paired:
-                    states[code] = of_side[layers].copy()
-            between = {}
-            for pair in plan.pairs:
-                fitted = sample.with_rotation(means, pair, pooled, params).at(layers)
-                of_sides = (states[pair[0]], states[pair[1]])
-                between["-".join(pair)] = self._search(pair, sides, of_sides, fitted, readout_names)
-            results = self._results(figures_of, plan.groups(figures_of), counts)
+            with_pivot, between = search.run(params, layers)
+            results = self._results(with_pivot, plan.groups(with_pivot), counts)
             if between:
                 groups = {x: (x,) for x in between} | {PAIRS: tuple(between)}
                 results += self._results(between, groups, counts, layers.start or 0)
@@ -197,37 +182,6 @@ class Multiway(Measure):
             tuple(dict.fromkeys(sources)),
             tuple(dict.fromkeys((x, y) for x, y in pairs if pivot not in (x, y))),
         )
-
-    def _search(
-        self,
-        pair: tuple[str, str],
-        sides: Mapping[str, "_Side"],
-        states: tuple[np.ndarray, np.ndarray],
-        fitted: Fitted,
-        readout_names: Sequence[str],
-    ) -> _Figures:
-        """Returns the figures of a pair from the states of its sides, [K, N, D] each."""
-        units = _shared(pair, sides)
-        source, target = (of_side[:, rows] for of_side, rows in zip(states, units))
-        margins = Margins(self.margin, self.neighbours)
-        by_readout = fitted.search(pair, source, target, readout_names, margins)
-        # Equal texts are the same translation, as in LASER's evaluation.
-        texts = [sides[code].text_ids[rows] for code, rows in zip(pair, units)]
-        values: _Figures = {}
-        for name, hits in by_readout.items():
-            of_readout = {
-                "accuracy" if way == "mean" else f"accuracy_{way}": accuracy
-                for way, accuracy in readouts.accuracies(hits).items()
-            }
-            for way, candidates in zip(_WAYS, texts[::-1]):
-                if (nearest := hits.get(f"{way}_margin")) is not None:
-                    is_wrong = (candidates[nearest] != candidates) | (nearest < 0)
-                    of_readout[f"xsim_{way}"] = is_wrong.mean(axis=1, dtype=np.float64)
-            if "xsim_forward" in of_readout:
-                errors = of_readout["xsim_forward"] + of_readout["xsim_backward"]
-                of_readout["xsim"] = errors / 2
-            values[name] = of_readout
-        return values
 
     def _results(
         self,
@@ -325,6 +279,10 @@ class _Plan:
     sources: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...]
 
+    def name(self, pair: tuple[str, str]) -> str:
+        """Returns the name of a pair in results: the language, if it is with the pivot."""
+        return pair[0] if pair[1] == self.pivot else "-".join(pair)
+
     @property
     def with_pivot(self) -> list[tuple[str, str]]:
         """The pairs with the pivot."""
@@ -387,6 +345,77 @@ class _Side:
     def embed(self, pooled: Callable[[Any, Rows], jax.Array], params: Any) -> np.ndarray:
         """Returns the states of all layers, float32[K, n, D]."""
         return encoding.embed(pooled, params, self._batches).swapaxes(0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """Searches the pairs of a plan with an encoder.
+
+    Attributes:
+      plan: what is compared.
+      sides: the sentences of each language.
+      sample: training text for the readouts.
+      pooled: (params, rows) -> pooled states of all layers.
+      readouts: names of readouts.
+      margins: settings of xsim.
+    """
+
+    plan: _Plan
+    sides: Mapping[str, _Side]
+    sample: EncodedSample
+    pooled: Callable[[Any, Rows], jax.Array]
+    readouts: Sequence[str]
+    margins: Margins
+
+    def run(self, params: Any, layers: slice) -> tuple[dict[str, _Figures], dict[str, _Figures]]:
+        """Returns the figures with the pivot, by language, and those of other pairs.
+
+        Each language is encoded once. Of the pairs without the pivot, only `layers` are kept and
+        compared.
+        """
+        plan, means = self.plan, Fitted(self.sample.means(self.pooled, params))
+        pivot = self.sides[plan.pivot].embed(self.pooled, params)
+        with_pivot: dict[str, _Figures] = {}
+        between: dict[str, _Figures] = {}
+        states = {}
+        for code, side in self.sides.items():
+            of_side = pivot if code == plan.pivot else side.embed(self.pooled, params)
+            if code in plan.sources:
+                pair = (code, plan.pivot)
+                fitted = self.sample.with_rotation(means, pair, self.pooled, params)
+                with_pivot[code] = self._figures(pair, (of_side, pivot), fitted)
+            if code in plan.paired:
+                states[code] = of_side[layers].copy()  # A view would keep all layers.
+        for pair in plan.pairs:
+            fitted = self.sample.with_rotation(means, pair, self.pooled, params).at(layers)
+            of_sides = (states[pair[0]], states[pair[1]])
+            between[plan.name(pair)] = self._figures(pair, of_sides, fitted)
+        return with_pivot, between
+
+    def _figures(
+        self, pair: tuple[str, str], states: tuple[np.ndarray, np.ndarray], fitted: Fitted
+    ) -> _Figures:
+        """Returns the figures of a pair from the states of its sides, [K, N, D] each."""
+        units = _shared(pair, self.sides)
+        source, target = (of_side[:, rows] for of_side, rows in zip(states, units))
+        by_readout = fitted.search(pair, source, target, self.readouts, self.margins)
+        # Equal texts are the same translation, as in LASER's evaluation.
+        texts = [self.sides[code].text_ids[rows] for code, rows in zip(pair, units)]
+        values: _Figures = {}
+        for name, hits in by_readout.items():
+            of_readout = {
+                "accuracy" if way == "mean" else f"accuracy_{way}": accuracy
+                for way, accuracy in readouts.accuracies(hits).items()
+            }
+            for way, candidates in zip(_WAYS, texts[::-1]):
+                if (nearest := hits.get(f"{way}_margin")) is not None:
+                    is_wrong = (candidates[nearest] != candidates) | (nearest < 0)
+                    of_readout[f"xsim_{way}"] = is_wrong.mean(axis=1, dtype=np.float64)
+            if "xsim_forward" in of_readout:
+                errors = of_readout["xsim_forward"] + of_readout["xsim_backward"]
+                of_readout["xsim"] = errors / 2
+            values[name] = of_readout
+        return values
 
 
 def _shared(pair: tuple[str, str], sides: Mapping[str, _Side]) -> tuple[np.ndarray, np.ndarray]:
