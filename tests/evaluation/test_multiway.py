@@ -125,6 +125,13 @@ def test_other_pairs_are_compared_on_request(tmp_path, settings):
     assert len(pairs - {"en-GB"}) == (1 if "languages" in settings else 6)
 
 
+def test_the_headline_of_pairs_alone_is_their_mean(tmp_path):
+    write_ntrex(tmp_path, texts())
+    outcome = Ntrex(str(tmp_path), languages=("fr-sw",)).build(Subject())(parameters())
+    pair = values_of(outcome)["fr-sw", "xsim", 1, readouts.RAW, "model"]
+    assert outcome.headline["ntrex/xsim"] == pair
+
+
 def test_a_pair_is_of_the_sentences_that_both_have(tmp_path):
     sentences, params = texts(), parameters()
     (tmp_path / "dev").mkdir()

@@ -144,7 +144,8 @@ class Multiway(Measure):
             with_pivot, between = search.run(params, layers)
             results = self._results(with_pivot, plan.groups(with_pivot), counts)
             if between:
-                groups = {x: (x,) for x in between} | {PAIRS: tuple(between)}
+                mean = PAIRS if with_pivot else MEAN
+                groups = {x: (x,) for x in between} | {mean: tuple(between)}
                 results += self._results(between, groups, counts, layers.start or 0)
             return self._outcome(results, headline, counts, report)
 
