@@ -36,6 +36,12 @@ Parquet, Arrow (`save_to_disk`), JSON Lines and CSV files have text in columns
     python -m xlme_jax.prepare --tasks=table,table_pairs --table_dir=wikipedia --text_column=text \
         --table_pairs_dir=opus100 --vocabulary=vocabulary.model --output=data/mine
 
+Less of it, and cleaner (docs/guide/own_text.md)::
+
+    python -m xlme_jax.prepare --tasks=table --table_dir=hplt --shards='10_*' --where='score>=.8' \
+        --max_documents=1000000 --near_duplicates=.8 --keep_identified=py3langid \
+        --vocabulary=vocabulary.model --output=data/mine
+
 Before that, `--inspect` measures the same text: documents, lines and pairs, lengths, duplicates,
 evaluation text (`--check_overlap`), tokens per character (`--vocabulary`) and texts in another
 language (`--identify`). It prints a table and writes `inspect.tsv` and `inspect.png` alone::

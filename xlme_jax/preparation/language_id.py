@@ -19,7 +19,7 @@ MIN_CHARS = 20
 PY3LANGID = "py3langid"
 # Characters of a text that are read: time grows with them, and the start tells the language. Where
 # two are given, most texts are accepted after the first, and only others are read further.
-_PY3LANGID_CHARS = (80, 250)
+_PY3LANGID_CHARS = (64, 250)
 _FASTTEXT_CHARS = (500,)
 _PREFIX = "__label__"  # Of the names of fastText's models.
 _ANY_TEXT = "a text"
