@@ -41,7 +41,7 @@ def main() -> None:
     )
     parser.add_argument("--text_dir", required=True, help="Folder in CC-100's format.")
     parser.add_argument("--model", help="fastText model to identify languages with.")
-    parser.add_argument("--megabytes", type=float, default=40, help="Text that is read.")
+    parser.add_argument("--megabytes", type=float, default=15, help="Text that is read.")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/results/filters.json")
     options = parser.parse_args()
