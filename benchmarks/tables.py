@@ -43,6 +43,7 @@ COMMANDS = {
     "attention": "benchmarks/attention.py --compile_for=v5e,h100",
     "prepare_real_text": "benchmarks/prepare.py --text_dir=$DATA/mono --vocabulary=$VOCABULARY "
     "--workers=1,2 --repeats=3 --output=benchmarks/results/prepare_real_text.json",
+    "filters": "benchmarks/filters.py --text_dir=$DATA/mono",
     "prepare": "benchmarks/prepare.py --megabytes=200 --workers=1,2 --beam --repeats=2",
     "train_vocabulary": "benchmarks/train_vocabulary.py --text_dir=$DATA/mono",
     "startup": "benchmarks/startup.py --rounds=2",
@@ -205,6 +206,16 @@ def _prepare(results: dict[str, Any]) -> str:
     return markdown([*head, "speed of most processes over fewest"], rows)
 
 
+def _filters(results: dict[str, Any]) -> str:
+    head = f"{results['languages']} languages, {results['bytes'] / 1e6:.0f} MB"
+    rows = []
+    for name, rate in results["megabytes_per_second"].items():
+        skipped = sum(results["skipped"].get(name, {}).values())
+        way = "reading, which `prepare` does anyway" if name == "read" else f"`--{name}`"
+        rows.append([way, f"{rate:.0f}", f"{skipped:,}" if skipped else ""])
+    return markdown([head, "MB per CPU second", "skipped documents and lines"], rows)
+
+
 def _train_vocabulary(results: dict[str, Any]) -> str:
     rows = [
         [
@@ -286,6 +297,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "attention": _attention,
     "prepare": _prepare,
     "prepare_real_text": _prepare,
+    "filters": _filters,
     "train_vocabulary": _train_vocabulary,
     "startup": _startup,
     "stacked_layers": _stacked_layers,
