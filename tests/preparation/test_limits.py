@@ -127,6 +127,7 @@ def test_tokens_are_at_most_the_limit(config):
     ("options", "tasks", "message"),
     [
         ({"max_pairs": 3}, ("cc100",), "`max_pairs` applies only to translation pairs"),
+        ({"max_document": 3}, ("cc100",), "'max_document', which is no setting; nearest: max_doc"),
         ({"max_documents": 0}, ("cc100",), "`max_documents` is 0; give a whole number"),
     ],
 )

@@ -9,6 +9,7 @@ entry. Labelled benchmarks have a table of their own, `xlme_jax.data.benchmarks.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import os
 from collections.abc import Callable, Mapping
@@ -183,6 +184,7 @@ def check(config: PrepareConfig) -> None:
       ValueError: `validation` or `deduplicate` is set and no task reads files that it applies to,
         or Dataflow's workers would read or write a local path.
     """
+    _check_options(config)
     filters.check(config)
     if "dataflow" in config.runner.lower():
         _check_buckets(config)
@@ -203,6 +205,17 @@ def check(config: PrepareConfig) -> None:
             f"{', '.join(with_held_out())}; `tasks` is {', '.join(config.tasks)}. Set "
             "`validation` to the empty string"
         )
+
+
+def _check_options(config: PrepareConfig) -> None:
+    """Raises ValueError if an option is none of a source, limit or filter."""
+    known = [flag.name for flag in flags()]
+    for name in dict(config.options):
+        if name not in known:
+            nearest = ", ".join(difflib.get_close_matches(name, known)) or ", ".join(known)
+            raise ValueError(
+                f"prepare: `options` has {name!r}, which is no setting; nearest: {nearest}"
+            )
 
 
 def _has_where(source: Source) -> bool:

@@ -129,8 +129,8 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
         case "table", (path,):
             fields = source.fields or pair_columns(path, (source.lang1, source.lang2))
             score_name = fields[2] if len(fields) > 2 else None
-            scores = score_name, source.min_score
-            return table_units(path, report, fields[:2], *scores, where=source.where)
+            least, where = source.min_score, source.where
+            return table_units(path, report, fields[:2], score_name, least, where)
     raise ValueError(
         "kind, paths: expected moses, multiway or sgm with two paths, or zip, tsv, tmx or table "
         f"with one; got {source.kind!r} with {len(source.paths)}"
