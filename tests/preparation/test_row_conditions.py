@@ -101,6 +101,8 @@ def test_text_is_not_compared_by_size_with_numbers(tmp_path):
     file = write(tmp_path, ".parquet", [{"text": "a", "n": "10"}])
     with pytest.raises(DataError, match=r"'n' has string, and --where='n>9' compares it with a nu"):
         list(read_table(TableText(file, "sw", "text", where="n>9"), None, 99))
+    table = TableText(file, "sw", "text", where="n==10.0")
+    assert list(read_table(table, None, 99)) == ["a"]
     (condition,) = row_conditions.parse("date>=2024-01-01")
     assert [condition.holds(date, "f") for date in ("2023-12-31", "2024-02-01", None)] == [0, 1, 0]
 

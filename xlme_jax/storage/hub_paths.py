@@ -1,4 +1,4 @@
-"""Files of data sets of the Hugging Face hub, read where they are; made by `paths.as_path`.
+"""Files of data sets of the Hugging Face hub, read where they are (`xlme_jax.preparation.hub`).
 
 `hf://datasets/owner/name@revision/folder/file` has the methods of `pathlib.Path` that readers of
 raw text use, through huggingface_hub's file system: it asks for the ranges of bytes that are read,

@@ -22,23 +22,18 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns a local path, or a `BucketPath` or `HubPath`, typed as `Path` for its methods.
+    """Returns a local path, or for "gs://..." a `BucketPath`, typed as `Path` for its methods.
 
-    Args:
-      path: A local path, "gs://...", or "hf://datasets/owner/name@revision/...", to read alone.
+    A path of the hub (`hub_paths`), which is for reading alone, is returned as it is.
 
     Raises:
       ValueError: another kind of storage, or gcsfs is not installed.
     """
-    if isinstance(path, pathlib.Path):
-        return path
+    if isinstance(path, pathlib.PurePath):
+        return cast(pathlib.Path, path)
     text = os.fspath(path)
     if not _SCHEME.match(text):
         return pathlib.Path(text)
-    if text.startswith(_HUB):
-        from xlme_jax.storage.hub_paths import HubPath
-
-        return cast(pathlib.Path, HubPath(text))
     if not re.match("gs://[^/]", text):
         raise ValueError(
             f"{text}: only local paths and gs://BUCKET/... are supported; mount other storage as a "
@@ -49,7 +44,7 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
     # etils costs a process some 50 ms, and most read and write local files only.
     from xlme_jax.storage.bucket_paths import BucketPath
 
-    return cast(pathlib.Path, path if isinstance(path, BucketPath) else BucketPath(text))
+    return cast(pathlib.Path, BucketPath(text))
 
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:

@@ -112,6 +112,8 @@ def _expression(path: Path, schema: pa.Schema, where: str) -> Any:
         if not is_number and not is_text:
             continue
         condition.check(is_number, str(kind), str(path))
+        if is_text and condition.numbers is not None:
+            continue  # Numbers in text are compared as numbers, which statistics of text are not.
         values = condition.numbers if is_number else condition.values
         reference = compute.field(field.name) if child is None else compute.field(field.name, child)
         term = condition.compared(reference, values)
