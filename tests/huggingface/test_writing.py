@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 from helpers import hf_folders, tiny
 
+from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.huggingface import importing, writing
@@ -224,6 +225,24 @@ def test_a_run_at_step_0_without_data_in_its_record_is_no_import(tmp_path):
     card = (tmp_path / "exported" / "README.md").read_text()
     assert "pre-trained with xlme_jax" in card and "1. XLME, 0 steps.\n" in card
     assert "Conneau et al." not in card and "embedding_sharing: 'tokens'" in card
+
+
+def test_the_card_of_the_data_goes_with_the_model(tmp_path, tiny_data):
+    data = tmp_path / "data"
+    shutil.copytree(tiny_data, data)
+    digest = PreparedDataset.load(data).digest
+    (data / "data_card.md").write_text(f"Digest of the data set: `{digest}`\n")
+    for name, recorded in (("same", digest), ("changed", "0" * 64)):
+        run = hf_folders.write_checkpoint(
+            tmp_path / name, record={"dataset": recorded}, DATA_DIR=str(data)
+        )
+        hf_folders.export(run, tmp_path / f"{name}_exported")
+    card = (tmp_path / "same_exported" / "README.md").read_text()
+    assert "([data card](data_card_1.md)).\n" in card
+    copied = tmp_path / "same_exported" / "data_card_1.md"
+    assert copied.read_bytes() == (data / "data_card.md").read_bytes()
+    assert "data_card" not in (tmp_path / "changed_exported" / "README.md").read_text()
+    assert not (tmp_path / "changed_exported" / "data_card_1.md").exists()
 
 
 def test_nothing_is_written_over_and_nothing_half(tmp_path, monkeypatch):

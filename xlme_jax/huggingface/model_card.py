@@ -10,6 +10,7 @@ from xlme_jax.checkpoints.saved import FOLDER, RunRecord, checkpoint_of, read_re
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
+from xlme_jax.data.prepared.format import DATA_CARD_FILE
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.model_index import front_matter, results_of
 from xlme_jax.huggingface.tokenizer import differences
@@ -32,6 +33,7 @@ class Stage:
       languages: languages of its data; empty if the data is missing.
       model_dir: name of the run's folder.
       folder: name of the imported Hugging Face folder; None for a training run.
+      data_card: card of its data; empty if the data is missing or was changed since.
     """
 
     config: TrainConfig | None
@@ -39,6 +41,7 @@ class Stage:
     languages: tuple[str, ...] = ()
     model_dir: str = ""
     folder: str | None = None
+    data_card: str = ""
 
     @property
     def name(self) -> str:
@@ -79,8 +82,9 @@ def stages(checkpoint: Path) -> list[Stage]:
         origin = as_path(record.origin)
         if _is_imported(record, step, config):
             return [*history, Stage(config, step, folder=origin.name)]
-        languages = _languages(as_path(config.data_dir))
-        history.append(Stage(config, step, languages, _run_of(folder).name))
+        data = as_path(config.data_dir)
+        card = _data_card(data, record.dataset)
+        history.append(Stage(config, step, _languages(data), _run_of(folder).name, data_card=card))
         candidates = [origin, _run_of(origin)] if origin.name else []
         if config.loop.init_from:
             candidates.append(as_path(config.loop.init_from))
@@ -136,6 +140,22 @@ def _languages(data: Path) -> tuple[str, ...]:
     except PreparedDataError:
         return ()
     return tuple(sorted({language for task in tasks for language in task.languages}))
+
+
+def _data_card(data: Path, digest: str) -> str:
+    file = data / DATA_CARD_FILE
+    card = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return card if digest and digest in card else ""
+
+
+def data_cards(checkpoint: Path) -> dict[str, bytes]:
+    """Returns the cards of the data of each stage, by the names that the model card links."""
+    numbered = enumerate(reversed(stages(checkpoint)), 1)
+    return {_card_name(n): run.data_card.encode() for n, run in numbered if run.data_card}
+
+
+def _card_name(number: int) -> str:
+    return f"data_card_{number}.md"
 
 
 def model_card(
@@ -241,7 +261,8 @@ def _training(runs: Sequence[Stage]) -> Iterator[str]:
             more = f", weights of `{run.folder}`" if run.folder else ", original weights"
         yield f"{index + 1}. {run.name}{more}."
         if run.languages:
-            yield f"   Data: {', '.join(run.languages)}."
+            card = f" ([data card]({_card_name(index + 1)}))" if run.data_card else ""
+            yield f"   Data: {', '.join(run.languages)}{card}."
     config = runs[0].config
     if config is None or runs[0].folder is not None:
         return

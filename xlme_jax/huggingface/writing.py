@@ -19,7 +19,7 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface import translators
 from xlme_jax.huggingface.config_json import hf_config
 from xlme_jax.huggingface.folders import free_place, new_folder
-from xlme_jax.huggingface.model_card import model_card
+from xlme_jax.huggingface.model_card import data_cards, model_card
 from xlme_jax.huggingface.packages import safetensors
 from xlme_jax.huggingface.tokenizer import tokenizer_files
 from xlme_jax.huggingface.weights import (
@@ -159,7 +159,7 @@ def write(exported: Exported, output: Path, command: str) -> None:
     card = model_card(
         folder.name, layout, exported.vocabulary, exported.checkpoint, parameters, command
     )
-    files["README.md"] = card.encode()
+    files |= {"README.md": card.encode(), **data_cards(exported.checkpoint)}
     if not layout.is_xlmr:
         here = Path(__file__).parent
         files |= {name: (here / name).read_bytes() for name in MODEL_FILES}

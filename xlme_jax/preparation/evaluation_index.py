@@ -18,8 +18,8 @@ from xlme_jax.preparation import word_grams
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
-# Entries of the table of beginnings for each digest, and at most: 64 MiB.
-_TABLE_SHARE, _MOST_BITS = 16, 26
+# Bits of the table of beginnings for each digest, and the logarithm of the most: 32 MiB.
+_TABLE_SHARE, _MOST_BITS = 16, 28
 
 
 class DigestTable:
@@ -31,15 +31,19 @@ class DigestTable:
 
     def __init__(self, digests: np.ndarray):
         self.digests = digests
-        # Nearly every digest of training text begins with bits that none of these begins with.
-        bits = min((_TABLE_SHARE * len(digests)).bit_length(), _MOST_BITS)
-        self._shift = np.uint64(64 - bits) if bits else np.uint64(63)
-        self._begins = np.zeros(1 << max(bits, 1), bool)
-        self._begins[digests >> self._shift] = True
+        # Nearly every digest of training text begins with bits that none of these begins with. The
+        # table has a bit for each beginning, so that it fits into a cache.
+        bits = max(3, min((_TABLE_SHARE * len(digests)).bit_length(), _MOST_BITS))
+        self._shift = np.uint64(64 - bits)
+        begins = np.zeros(1 << bits, bool)
+        begins[digests >> self._shift] = True
+        self._begins = np.packbits(begins, bitorder="little")
 
     def indices(self, digests: np.ndarray) -> np.ndarray:
         """Returns the positions in an array of those digests that are in the set, int64[...]."""
-        candidates = np.flatnonzero(self._begins[digests >> self._shift])
+        begins = digests >> self._shift
+        bits = self._begins[begins >> np.uint64(3)] >> begins.astype(np.uint8) % 8
+        candidates = np.flatnonzero(bits & 1)
         if not len(candidates):
             return candidates
         queries = digests[candidates]

@@ -292,14 +292,8 @@ class _Texts:
             self._flush()
 
     def _flush(self) -> None:
-        grams = word_grams.grams(self._texts)
-        self._batches.append(
-            word_grams.Grams(
-                grams.digests[grams.lettered],
-                grams.texts[grams.lettered] + self._number,
-                grams.lettered[grams.lettered],
-            )
-        )
+        grams = word_grams.grams(self._texts, with_numbers=False)
+        self._batches.append(word_grams.Grams(grams.digests, grams.texts + self._number))
         self._number += len(self._texts)
         self._texts, self._characters = [], 0
 

@@ -47,13 +47,10 @@ class Grams:
     Attributes:
       digests: uint64[N].
       texts: int64[N], the number of each window's text, ascending.
-      lettered: bool[N], whether at least half of the words begin with a letter; tables of numbers
-        are alike everywhere.
     """
 
     digests: np.ndarray
     texts: np.ndarray
-    lettered: np.ndarray
 
 
 def folded(text: str) -> str:
@@ -61,7 +58,7 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def grams(texts: Sequence[str]) -> Grams:
+def grams(texts: Sequence[str], with_numbers: bool = True) -> Grams:
     """Returns the digests of all windows of `WORDS` words; a shorter text has none.
 
     Equal words have equal digests in every process. Among n different windows, one is taken for
@@ -69,24 +66,25 @@ def grams(texts: Sequence[str]) -> Grams:
 
     Args:
       texts: Texts as `folded` returns them.
+      with_numbers: Whether to return windows of which more than half of the words begin with
+        something else than a letter; tables of numbers are alike everywhere.
     """
     batches: list[Grams] = []
     start = characters = 0
     for number, text in enumerate(texts):
         characters += len(text)
         if characters >= _BATCH_CHARACTERS or number == len(texts) - 1:
-            batches.append(_batch(texts[start : number + 1], start))
+            batches.append(_batch(texts[start : number + 1], start, with_numbers))
             start, characters = number + 1, 0
     if len(batches) == 1:
         return batches[0]
     return Grams(
         np.concatenate([np.empty(0, np.uint64), *(batch.digests for batch in batches)]),
         np.concatenate([np.empty(0, np.int64), *(batch.texts for batch in batches)]),
-        np.concatenate([np.empty(0, bool), *(batch.lettered for batch in batches)]),
     )
 
 
-def _batch(texts: Sequence[str], first: int) -> Grams:
+def _batch(texts: Sequence[str], first: int, with_numbers: bool) -> Grams:
     """Returns the windows of texts, whose numbers begin with `first`."""
     # The line ends between texts are of no word. Each text starts at one of `offsets`.
     content = "\n".join(texts).encode("utf-32-le", "surrogatepass")
@@ -106,15 +104,14 @@ def _batch(texts: Sequence[str], first: int) -> Grams:
     words = _digests(values[points], starts, ends, _BASES[0])
     lasts = _ends(weight)
     begins = np.arange(len(lasts))
-    text_of_word = np.searchsorted(offsets, starts, side="right") - 1
+    words_of_text = np.diff(np.searchsorted(starts, offsets))
+    text_of_word = np.repeat(np.arange(len(texts)), words_of_text)
     within = text_of_word[begins] == text_of_word[lasts - 1]
+    if not with_numbers:
+        lettered = np.cumsum(np.concatenate([np.zeros(1, np.int64), letters[points[starts]]]))
+        within &= 2 * (lettered[lasts] - lettered[begins]) >= lasts - begins
     begins, lasts = begins[within], lasts[within]
-    lettered = np.cumsum(np.concatenate([np.zeros(1, np.int64), letters[points[starts]]]))
-    return Grams(
-        _digests(words, begins, lasts, _BASES[1]),
-        text_of_word[begins] + first,
-        2 * (lettered[lasts] - lettered[begins]) >= lasts - begins,
-    )
+    return Grams(_digests(words, begins, lasts, _BASES[1]), text_of_word[begins] + first)
 
 
 def _ends(weight: np.ndarray) -> np.ndarray:

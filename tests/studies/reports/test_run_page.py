@@ -281,3 +281,14 @@ def test_a_run_without_held_out_figures_is_drawn_as_before():
     curves = {name: [(0, 1.0)] for name in ("bitext/mlm_loss", "monolingual/mlm_loss")}
     (panel,) = [p for p in plots(curves, XLME) if "bitext/mlm_loss" in metrics(p)]
     assert metrics(panel) == ["monolingual/mlm_loss", "bitext/mlm_loss"]
+
+
+def test_the_page_shows_the_card_of_the_data_it_was_trained_on(tmp_path, undrawn):
+    write_run(tmp_path, [10])
+    (tmp_path / "config.gin").write_text(f"DATA_DIR = '{tmp_path}'\nTrain.data_dir = %DATA_DIR\n")
+    (tmp_path / "data_card.md").write_text("Text <of> `abc`\n")
+    starts = [{"command": "x", "data": "abc"}]
+    (tmp_path / "manifest.json").write_text(json.dumps({"id": "a", "starts": starts}))
+    assert "Text &lt;of&gt; `abc`" in write_report(tmp_path).read_text()
+    (tmp_path / "data_card.md").write_text("Text of other data\n")
+    assert "Data card" not in write_report(tmp_path).read_text()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from xlme_jax.data.batches.pair_losses import extremes
+from xlme_jax.data.prepared.format import DATA_CARD_FILE
 from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN
 from xlme_jax.evaluation.held_out_translation import PREFIX as TRANSLATION
 from xlme_jax.evaluation.held_out_translation import SAMPLES_FILE as TRANSLATIONS
@@ -101,6 +102,7 @@ def _page(
         "<h2>How it was run</h2>",
         _manifest(model_dir),
         _again(model_dir),
+        html_page.details("Data card", _data_card(model_dir)),
         html_page.details("Configuration (config.gin)", _file(model_dir / "config.gin")),
     ]
     body = "\n".join(part for part in parts if part)
@@ -241,6 +243,19 @@ def _manifest(model_dir: Path) -> str:
             ),
         ]
     )
+
+
+def _data_card(model_dir: Path) -> str:
+    """Returns the card of the run's data, unless the data is missing or was changed since."""
+    config, starts = model_dir / "config.gin", manifest.read(model_dir).get("starts")
+    if not starts or not config.is_file():
+        return ""
+    bindings = manifest.bindings(config.read_text(encoding="utf-8"))
+    data = bindings.get("DATA_DIR", bindings.get("Train.data_dir", "")).strip("'\"")
+    card, digest = as_path(data) / DATA_CARD_FILE, str(starts[-1].get("data", ""))
+    if not digest or not card.is_file() or digest not in card.read_text(encoding="utf-8"):
+        return ""
+    return f"<p><code>{escaped(str(card))}</code></p>" + _file(card)
 
 
 def _again(model_dir: Path) -> str:
