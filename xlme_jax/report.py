@@ -52,10 +52,10 @@ from xlme_jax.runs import demands
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.papers import bleu_tables, continued, inventory
-from xlme_jax.studies.papers.comparison_page import Picture, load, to_markdown, write
+from xlme_jax.studies.papers.comparison_page import load, to_markdown, write
 from xlme_jax.studies.papers.entries import entries
 from xlme_jax.studies.papers.items import PAPERS, Paper
-from xlme_jax.studies.papers.sheets import Sheet
+from xlme_jax.studies.papers.sheets import Picture, Sheet
 from xlme_jax.studies.reports import run_comparison
 
 _log = logging.getLogger("xlme_jax.report")
@@ -138,8 +138,8 @@ def _of_runs(runs: Sequence[str], paper: Paper) -> tuple[list[Sheet], list[Pictu
     """Returns what --runs adds to a paper's tables and pictures."""
     if paper == "xylent":
         return [continued.held_out(runs)], []
-    sheet, png = bleu_tables.learning_curves(runs)
-    return [sheet], [Picture("learning_curves", sheet.title, png)]
+    sheet, picture = bleu_tables.learning_curves(runs)
+    return [sheet], [picture]
 
 
 def _score_translations() -> int:

@@ -323,6 +323,12 @@ class XLMEPreTrainedModel(PreTrainedModel):
             return torch.jit.is_tracing() or not self.config.return_dict
         return not return_dict
 
+    def _result(self, kind, output, return_dict, **values):
+        """Returns the outputs of a head, with the states and attentions of the encoder's."""
+        states = {"hidden_states": output.hidden_states, "attentions": output.attentions}
+        result = kind(**values, **states)
+        return result.to_tuple() if self._returns_tuple(return_dict) else result
+
     def _init_weights(self, module):
         std = self.config.initializer_range
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -498,13 +504,7 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
             else:
                 loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
                 loss = loss / torch.as_tensor(num_items_in_batch, device=loss.device)
-        result = MaskedLMOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
-        return result.to_tuple() if self._returns_tuple(return_dict) else result
+        return self._result(MaskedLMOutput, output, return_dict, loss=loss, logits=logits)
 
 
 class XLMEForTask(XLMEPreTrainedModel):
@@ -545,13 +545,7 @@ class XLMEForSequenceClassification(XLMEForTask):
         output = self.xlme(input_ids, attention_mask, return_dict=True, **kwargs)
         logits = self.head(self.dropout(output.last_hidden_state[:, 0]))
         loss = None if labels is None else self._loss(logits.float(), labels)
-        result = SequenceClassifierOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
-        return result.to_tuple() if self._returns_tuple(return_dict) else result
+        return self._result(SequenceClassifierOutput, output, return_dict, loss=loss, logits=logits)
 
     def _loss(self, logits, labels):
         config = self.config
@@ -590,13 +584,7 @@ class XLMEForTokenClassification(XLMEForTask):
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        result = TokenClassifierOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
-        return result.to_tuple() if self._returns_tuple(return_dict) else result
+        return self._result(TokenClassifierOutput, output, return_dict, loss=loss, logits=logits)
 
 
 class XLMEForQuestionAnswering(XLMEForTask):
@@ -641,11 +629,5 @@ class XLMEForQuestionAnswering(XLMEForTask):
                 target = position.where(inside, -100)
                 losses.append(nn.functional.cross_entropy(logits.float(), target))
             loss = (losses[0] + losses[1]) / 2
-        result = QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start,
-            end_logits=end,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
-        return result.to_tuple() if self._returns_tuple(return_dict) else result
+        values = {"loss": loss, "start_logits": start, "end_logits": end}
+        return self._result(QuestionAnsweringModelOutput, output, return_dict, **values)

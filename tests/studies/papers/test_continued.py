@@ -76,7 +76,8 @@ def test_table_6_has_both_systems_and_the_drop(ours):
     assert len(rows_of(continued.figure(ours))) == 2
     names = [row[0].text for row in continued.zero_shot(ours).rows]
     assert names.count("small") == 1  # Though two systems continue it.
-    assert continued.picture(ours).startswith(b"\x89PNG")
+    (picture,) = continued.drawn(ours)
+    assert picture.png.startswith(b"\x89PNG")
 
 
 def test_only_languages_of_both_count():
@@ -101,7 +102,7 @@ def test_without_two_of_a_kind_there_is_no_drop():
         ours = entries(files)
         assert not any(continued.drops(ours).values())
         assert rows_of(continued.zero_shot(ours)) == rows_of(continued.figure(ours)) == {}
-        assert continued.picture(ours) is None
+        assert continued.drawn(ours) == []
 
 
 def test_table_7_is_the_accuracy_of_types():
@@ -165,7 +166,8 @@ def test_the_page_has_tables_runs_and_the_picture(tmp_path, ours):
     text = (tmp_path / "page" / "report.md").read_text()
     assert "## Table 6: Zero-shot XNLI before and after continued training" in text
     assert "## Figure 5: " in text and "## Held-out text before and after" in text
-    assert (tmp_path / "page" / "continued.png").read_bytes() == continued.picture(entries(files))
+    (picture,) = continued.drawn(entries(files))
+    assert (tmp_path / "page" / "continued.png").read_bytes() == picture.png
 
 
 def test_the_command(tmp_path):

@@ -65,6 +65,6 @@ def test_translated_training_data_and_other_tasks_are_left_out():
 def test_gains_are_drawn_if_there_are_two(count):
     rows = {("xnli", "de"): 0.5, ("xnli", "ru"): 0.7}
     entries = [entry(name, rows) for name in "abc"[:count]]
-    png = families.picture(entries)
-    assert (png is None) == (count == 1)
-    assert png is None or png.startswith(b"\x89PNG")
+    pictures = families.drawn(entries)
+    assert len(pictures) == (count > 1)
+    assert all(picture.png.startswith(b"\x89PNG") for picture in pictures)

@@ -82,8 +82,8 @@ def test_learning_curves_of_runs_are_in_one_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(
         pictures, "side_by_side", lambda axes, *more: drawn.append(axes) or draw(axes, *more)
     )
-    sheet, png = bleu_tables.learning_curves([one, two])
-    assert png.startswith(b"\x89PNG")
+    sheet, picture = bleu_tables.learning_curves([one, two])
+    assert picture.png.startswith(b"\x89PNG")
     points = {
         curve.label: {x: y.mean for x, y in curve.points.items()} for curve in drawn[0]["step"]
     }

@@ -8,7 +8,7 @@ from xlme_jax.evaluation.held_out_translation import MEAN, PREFIX
 from xlme_jax.evaluation.results import Spread
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.papers.entries import MODEL, Entry, score
-from xlme_jax.studies.papers.sheets import Cell, Make, Sheet, cell_of, sheet_of
+from xlme_jax.studies.papers.sheets import Cell, Make, Picture, Sheet, cell_of, sheet_of
 from xlme_jax.studies.published.rows import PaperTable
 from xlme_jax.studies.reports import pictures
 from xlme_jax.studies.reports.pictures import Curve
@@ -55,8 +55,8 @@ def _layers(entry: Entry) -> dict[str, Cell]:
     return {"Encoder": Cell(), "Decoder": Cell()}
 
 
-def learning_curves(runs: Sequence[str]) -> tuple[Sheet, bytes]:
-    """Returns the BLEU of held-out pairs of runs, and a PNG of it over steps (Table 4, right).
+def learning_curves(runs: Sequence[str]) -> tuple[Sheet, Picture]:
+    """Returns the BLEU of held-out pairs of runs, and a picture over steps (Table 4, right).
 
     Args:
       runs: MODEL_DIRs with `HeldOutTranslation` evaluators, which may still be running.
@@ -78,8 +78,9 @@ def learning_curves(runs: Sequence[str]) -> tuple[Sheet, bytes]:
         texts = (run, "ours", f"{best:.1f}", f"{step:,}", f"{last[1]:.1f}", f"{last[0]:,}")
         rows.append(tuple(map(Cell, texts)))
         curves.append(Curve(run, {step: Spread((value / 100,)) for step, value in points}))
+    title = "Learning curves of translation"
     sheet = Sheet(
-        "Learning curves of translation",
+        title,
         "BLEU of held-out pairs, mean over directions (sacreBLEU's defaults). The paper prints "
         "none of the values of its curves: VECO is above 28 after 10 epochs, more than the random "
         "start after 35.",
@@ -87,5 +88,5 @@ def learning_curves(runs: Sequence[str]) -> tuple[Sheet, bytes]:
         tuple(rows),
         (True,) * len(rows),
     )
-    title = "Learning curves of translation"
-    return sheet, pictures.side_by_side({"step": curves}, title, "BLEU of held-out pairs")
+    png = pictures.side_by_side({"step": curves}, title, "BLEU of held-out pairs")
+    return sheet, Picture("learning_curves", title, png)

@@ -24,7 +24,7 @@ from xlme_jax.studies.papers import (
 )
 from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.papers.items import Paper
-from xlme_jax.studies.papers.sheets import Cell, Sheet
+from xlme_jax.studies.papers.sheets import Cell, Picture, Sheet
 from xlme_jax.studies.published.rows import XLME
 from xlme_jax.studies.reports import html_page, pictures, text_table
 from xlme_jax.studies.reports.html_page import Html
@@ -32,21 +32,6 @@ from xlme_jax.studies.reports.pictures import Curve
 
 MARKDOWN, PAGE = "report.md", "report.html"
 _MAX_MATRICES = 20  # Per system.
-
-
-@dataclasses.dataclass(frozen=True)
-class Picture:
-    """A picture of the report.
-
-    Attributes:
-      name: file name without ".png".
-      caption: caption on the page.
-      png: content of the file.
-    """
-
-    name: str
-    caption: str
-    png: bytes
 
 
 def write(
@@ -90,18 +75,19 @@ def write(
         drawn = [
             *_layer_pictures(ours),
             *_flops_pictures(ours),
-            *_family_pictures(ours),
-            *(Picture(name, *figure) for name, figure in interlingual.drawn(ours).items()),
+            *families.drawn(ours),
+            *interlingual.drawn(ours),
             *_matrix_pictures(named),
         ]
     output.mkdir(parents=True, exist_ok=True)
     for picture in drawn:
         (output / f"{picture.name}.png").write_bytes(picture.png)
-    (output / MARKDOWN).write_text(
-        _markdown(named, sheets, drawn, details, command), encoding="utf-8"
-    )
+    details.append(_runs(named))
+    commands = dict.fromkeys(c for _, file in named for c in file.commands.values())
+    footer = "\n".join([command, "", *commands])
+    (output / MARKDOWN).write_text(_markdown(sheets, drawn, details, footer), encoding="utf-8")
     page = output / PAGE
-    page.write_text(_page(named, sheets, drawn, details, command), encoding="utf-8")
+    page.write_text(_page(sheets, drawn, details, footer), encoding="utf-8")
     return page
 
 
@@ -227,20 +213,6 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
     return drawn
 
 
-def _family_pictures(ours: Sequence[Entry]) -> list[Picture]:
-    """Draws what the later systems gain on the first in each language family."""
-    png = families.picture(ours)
-    caption = "Gain on the first system by language family, as XY-LENT's Figure 3."
-    return [Picture("families", caption, png)] if png else []
-
-
-def _drop_pictures(ours: Sequence[Entry]) -> list[Picture]:
-    """Draws the relative drops after continued training (XY-LENT Figure 5)."""
-    png = continued.picture(ours)
-    caption = "Relative drop of zero-shot XNLI after continued training, as XY-LENT's Figure 5."
-    return [Picture("continued", caption, png)] if png else []
-
-
 def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
     """Draws Tatoeba accuracy towards English over layers (InfoXLM Figure 1)."""
     lines = [
@@ -260,7 +232,7 @@ def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
 
 _PICTURES: Mapping[Paper, tuple[Callable[[Sequence[Entry]], list[Picture]], ...]] = {
     "xlme": (_layer_pictures, _flops_pictures),
-    "xylent": (_family_pictures, _drop_pictures),
+    "xylent": (families.drawn, continued.drawn),
     "infoxlm": (_to_english_pictures,),
 }
 
@@ -274,7 +246,7 @@ def _point(entry: Entry, column: str) -> Spread | None:
 
 def _at_fixed_layer(entry: Entry, about: About) -> Spread | None:
     curve = entries.layer_curve(entry, about.name, about.metric, languages=about.averaged)
-    return curve.get(entries.fixed_layer(max(curve))) if curve else None
+    return curve.get(entries.layer_at(9, max(curve))) if curve else None
 
 
 def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:
@@ -382,54 +354,26 @@ def _runs(named: Sequence[tuple[str, Results]]) -> Sheet:
     return Sheet("Our runs", "", columns, tuple(rows), (True,) * len(rows))
 
 
-def _commands(named: Sequence[tuple[str, Results]]) -> str:
-    return "\n".join(dict.fromkeys(c for _, file in named for c in file.commands.values()))
-
-
-def _assembled(
-    named: Sequence[tuple[str, Results]],
-    sheets: Sequence[Sheet],
-    drawn: Sequence[str],
-    details: Sequence[Sheet],
-    render: Callable[[Sheet], str],
-) -> list[str]:
-    """Returns the parts of a report in order."""
-    return [
-        *map(render, sheets),
-        *drawn,
-        *map(render, details),
-        render(_runs(named)),
-    ]
-
-
 def _markdown(
-    named: Sequence[tuple[str, Results]],
-    sheets: Sequence[Sheet],
-    drawn: Sequence[Picture],
-    details: Sequence[Sheet],
-    command: str,
+    sheets: Sequence[Sheet], drawn: Sequence[Picture], details: Sequence[Sheet], footer: str
 ) -> str:
     images = [f"![{p.caption}]({p.name}.png)\n\n{p.caption}\n" for p in drawn]
-    parts = _assembled(named, sheets, images, details, to_markdown)
-    footer = f"```\n{command}\n\n{_commands(named)}\n```\n"
-    return "\n".join(["# Results beside the papers'\n", f"{_ABOUT}\n", *parts, footer])
+    parts = [*map(to_markdown, sheets), *images, *map(to_markdown, details)]
+    end = f"```\n{footer}\n```\n"
+    return "\n".join(["# Results beside the papers'\n", f"{_ABOUT}\n", *parts, end])
 
 
 def _page(
-    named: Sequence[tuple[str, Results]],
-    sheets: Sequence[Sheet],
-    drawn: Sequence[Picture],
-    details: Sequence[Sheet],
-    command: str,
+    sheets: Sequence[Sheet], drawn: Sequence[Picture], details: Sequence[Sheet], footer: str
 ) -> str:
     figures = [
         f"<figure>{html_page.picture(p.caption, p.png)}"
         f'<figcaption class="note">{html_page.escaped(p.caption)}</figcaption></figure>'
         for p in drawn
     ]
-    parts = _assembled(named, sheets, figures, details, to_html)
-    footer = f"<pre>{html.escape(command)}\n\n{html.escape(_commands(named))}</pre>"
-    body = "\n".join(["<h1>Results beside the papers'</h1>", f"<p>{_ABOUT}</p>", *parts, footer])
+    parts = [*map(to_html, sheets), *figures, *map(to_html, details)]
+    end = f"<pre>{html.escape(footer)}</pre>"
+    body = "\n".join(["<h1>Results beside the papers'</h1>", f"<p>{_ABOUT}</p>", *parts, end])
     style = "th, td { white-space: nowrap; } figure { margin: 1em 0; }"
     return html_page.page("Results", body, style, [html_page.SORTING])
 

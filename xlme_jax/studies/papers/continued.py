@@ -7,7 +7,7 @@ import numpy as np
 
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.papers.entries import CONTINUED, Entry, SummaryScore, score
-from xlme_jax.studies.papers.sheets import NONE, Cell, Sheet, cell_of, with_published
+from xlme_jax.studies.papers.sheets import NONE, Cell, Picture, Sheet, cell_of, with_published
 from xlme_jax.studies.published.rows import XYLENT
 from xlme_jax.studies.reports import pictures
 from xlme_jax.training.metrics import HELD_OUT, read_metrics
@@ -126,11 +126,14 @@ def figure(ours: Sequence[Entry]) -> Sheet:
     )
 
 
-def picture(ours: Sequence[Entry]) -> bytes | None:
-    """Draws our `drops` by language; returns a PNG, or None if there are none."""
+def drawn(ours: Sequence[Entry]) -> list[Picture]:
+    """Returns a picture of our `drops` by language, if there are any."""
     by_system = {name: values for name, values in drops(ours).items() if values}
+    if not by_system:
+        return []
     title = "Relative drop of zero-shot XNLI after continued training"
-    return pictures.bars(by_system, title, "percent") if by_system else None
+    png = pictures.bars(by_system, title, "percent")
+    return [Picture("continued", f"{title}, as XY-LENT's Figure 5.", png)]
 
 
 def held_out(runs: Sequence[str]) -> Sheet:

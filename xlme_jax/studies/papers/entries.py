@@ -211,11 +211,6 @@ def layer_curve(
     return {layer: layer_score.spread for layer, layer_score in scores.items() if layer_score}
 
 
-def fixed_layer(num_layers: int) -> int:
-    """Returns the layer at three quarters of the depth, such as 9 of 12."""
-    return layer_at(9, num_layers)
-
-
 def layer_at(of_twelve: int, num_layers: int) -> int:
     """Returns the layer at the depth of one of twelve layers: 14 of 24 for 7."""
     return round(of_twelve * num_layers / 12)

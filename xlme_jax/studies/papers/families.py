@@ -7,7 +7,7 @@ import numpy as np
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.language_families import FAMILIES
 from xlme_jax.studies.papers.entries import Entry, score
-from xlme_jax.studies.papers.sheets import Cell, Sheet
+from xlme_jax.studies.papers.sheets import Cell, Picture, Sheet
 from xlme_jax.studies.reports import pictures
 
 TASKS = ("xquad", "mlqa", "tydiqa", "xnli", "pawsx")
@@ -84,7 +84,11 @@ def sheet(ours: Sequence[Entry]) -> Sheet:
     return Sheet("Language families", _CAPTION, columns, cells, (True,) * len(cells))
 
 
-def picture(ours: Sequence[Entry]) -> bytes | None:
-    """Draws `gains`; returns a PNG, or None if there are none."""
+def drawn(ours: Sequence[Entry]) -> list[Picture]:
+    """Returns a picture of `gains`, if there are any."""
     comparisons = gains(ours)
-    return pictures.bars(comparisons, "Gain by language family", "points") if comparisons else None
+    if not comparisons:
+        return []
+    png = pictures.bars(comparisons, "Gain by language family", "points")
+    caption = "Gain on the first system by language family, as XY-LENT's Figure 3."
+    return [Picture("families", caption, png)]

@@ -11,13 +11,13 @@ from xlme_jax.evaluation import scores, similarity
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers.entries import (
     Entry,
-    fixed_layer,
+    layer_at,
     layer_curve,
     layers,
     score,
 )
 from xlme_jax.studies.papers.families import TASKS
-from xlme_jax.studies.papers.sheets import Cell, Sheet
+from xlme_jax.studies.papers.sheets import Cell, Picture, Sheet
 from xlme_jax.studies.reports import pictures
 
 _TASK = Tatoeba.about.name
@@ -43,7 +43,7 @@ def _measures(entry: Entry) -> dict[str, dict[str, float]]:
     measures: dict[str, dict[str, float]] = {}
     known = layers(entry, _TASK)
     if known:
-        layer = fixed_layer(max(known))
+        layer = layer_at(9, max(known))
         rows = (row for run in entry.runs for row in run.results if row.task == _TASK)
         languages = sorted({row.language for row in rows if not row.language.startswith("mean")})
         for metric in _METRICS:
@@ -127,9 +127,9 @@ def _by_family(values: Mapping[str, float]) -> dict[str, float]:
     return means
 
 
-def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
-    """Returns {name: (caption, PNG)}: similarity by layer, and accuracy by family and distance."""
-    figures = {}
+def drawn(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws similarity by layer, and accuracy by family and by distance, where there is any."""
+    drawings = []
     for metric in similarity.METRICS:
         lines = [
             pictures.Curve(
@@ -144,7 +144,7 @@ def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
         if lines:
             caption = f"Tatoeba over layers, mean over languages; {similarity.DESCRIPTION}."
             png = pictures.layer_curves(lines, f"{metric} over layers", "100 x similarity")
-            figures[f"{_TASK}_{metric}"] = caption, png
+            drawings.append(Picture(f"{_TASK}_{metric}", caption, png))
     of_systems = {entry.name: _measures(entry).get(f"{_TASK} accuracy") for entry in ours}
     accuracies = {name: values for name, values in of_systems.items() if values}
     if accuracies:
@@ -152,7 +152,7 @@ def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
         families = {name: means for name, means in families.items() if means}
         if families:
             png = pictures.bars(families, "Tatoeba by language family", "accuracy@1 in percent")
-            figures[f"{_TASK}_families"] = _FAMILIES_CAPTION, png
+            drawings.append(Picture(f"{_TASK}_families", _FAMILIES_CAPTION, png))
         points = {
             name: {x: (far, y) for x, y in values.items()
                    if (far := word_order_distance(x)) is not None}
@@ -165,5 +165,5 @@ def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
                 "word-order distance from English",
                 "accuracy@1 in percent",
             )
-            figures[f"{_TASK}_word_order"] = _CORRELATIONS_CAPTION, png
-    return figures
+            drawings.append(Picture(f"{_TASK}_word_order", _CORRELATIONS_CAPTION, png))
+    return drawings

@@ -6,7 +6,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
@@ -135,7 +135,7 @@ def _item(row: Mapping[str, Any]) -> Item:
 
 PAPERS: Mapping[Paper, tuple[Item, ...]] = {
     paper: tuple(_item(row) for (of, _), row in _ROWS.items() if of == paper)
-    for paper in ("xlme", "xylent", "infoxlm", "veco")
+    for paper in get_args(Paper)
 }
 _NOT_ENGLISH = ",".join(f"'{x}'" for x in BENCHMARKS["tydiqa"].languages if x != "en")
 RECIPES: Mapping[Paper, Recipe] = {

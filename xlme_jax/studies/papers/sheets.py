@@ -43,6 +43,21 @@ class Sheet:
     ours: tuple[bool, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A picture of the report.
+
+    Attributes:
+      name: file name without ".png".
+      caption: caption on the page.
+      png: content of the file.
+    """
+
+    name: str
+    caption: str
+    png: bytes
+
+
 Make = Callable[[Sequence[Entry]], Sheet]
 
 

@@ -1,5 +1,6 @@
 """Formats plans as text and as JSON."""
 
+import dataclasses
 from typing import Any
 
 from xlme_jax.tools.planning.collectives import by_kind
@@ -118,12 +119,7 @@ def _facts(candidate: MeshCandidate | None, compiled: Compiled) -> dict[str, Any
         "micro_batches": compiled.config.loop.micro_batches,
         "overrides": [] if candidate is None else candidate.bindings(),
         "memory_bytes": {
-            "params": memory.params,
-            "optimizer": memory.optimizer,
-            "batch": memory.batch,
-            "temporary": memory.temporary,
-            "code": memory.code,
-            "total": memory.total,
+            **dataclasses.asdict(memory),
             "available": compiled.topology.machine.hbm,
         },
         "fits": fits(compiled),

@@ -10,7 +10,7 @@ from typing import Any
 
 from xlme_jax.tools.planning.digest import versions
 from xlme_jax.tools.planning.machines import GIB
-from xlme_jax.tools.planning.search import Remat
+from xlme_jax.tools.planning.search import MeshCandidate, Remat
 
 _log = logging.getLogger(__name__)
 
@@ -49,14 +49,9 @@ class Shipped:
 
     def bindings(self) -> list[str]:
         """Returns the gin bindings of the mesh, the micro-batches and remat."""
-        sizes = zip(("data", "fsdp", "tensor"), self.mesh)
+        bindings = MeshCandidate(*self.mesh, self.micro_batches, self.remat).bindings()
         options = self.compiler_options
-        return [
-            *(f"Mesh.{axis} = {size}" for axis, size in sizes),
-            f"Loop.micro_batches = {self.micro_batches}",
-            f"Encoder.remat = {self.remat!r}",
-            *([f"Loop.compiler_options = {options}"] if options else []),
-        ]
+        return [*bindings, *([f"Loop.compiler_options = {options}"] if options else [])]
 
 
 # Products are kept, in as few micro-batches as the memory allows, but on v4 and v5p in so many that
