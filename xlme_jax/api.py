@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xlme_jax.runs.configured import RunConfig
     from xlme_jax.runs.models import Model
     from xlme_jax.training.mesh import MeshConfig
-    from xlme_jax.training.stopping import NeverStop
+    from xlme_jax.training.run import NeverStop
 
 __all__ = ("find_text", "inspect_batch", "inspect_text", "load", "load_config", "prepare", "train")
 
@@ -84,7 +84,7 @@ def train(
     """
     from xlme_jax.runs import assembly
     from xlme_jax.storage.paths import as_path
-    from xlme_jax.training.stopping import NEVER
+    from xlme_jax.training.run import NEVER
 
     assembly.train(
         config.train,

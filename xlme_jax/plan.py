@@ -23,8 +23,8 @@ from absl import flags
 
 from xlme_jax.configuration import command_line, loading, values
 from xlme_jax.configuration.train_config import TrainConfig
-from xlme_jax.model.attention_fields import automatic_encoders, with_attention
-from xlme_jax.ops.attention import Implementation
+from xlme_jax.ops.implementations import Implementation
+from xlme_jax.runs.attention_choice import automatic_encoders, with_attention
 from xlme_jax.storage.paths import as_path
 from xlme_jax.tools.planning import compiling, digest, search, summary, table
 from xlme_jax.tools.planning.machines import parse_topology

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.benchmarks.examples import (
-    IGNORED,
     Answer,
     QuestionExample,
     TaggedExample,
@@ -28,6 +27,7 @@ from xlme_jax.data.benchmarks.featurize import (
     truncated,
 )
 from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.data.token_ids import IGNORED
 from xlme_jax.data.vocabulary import SPACES, train_vocabulary
 
 EVAL = tiny.REPOSITORY.parent / "shared" / "data" / "eval"

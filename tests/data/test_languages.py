@@ -5,9 +5,8 @@ import itertools
 import iso639
 import pytest
 
-from xlme_jax.data import languages
+from xlme_jax.data import cldr_config, languages
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_CODES
-from xlme_jax.data.cldr import phrasing
 
 # FLORES-200's codes (NLLB Team, 2022, Table 1).
 FLORES = """
@@ -91,7 +90,7 @@ def test_codes_of_two_letters_are_preferred():
 
 def test_xlmrs_codes_are_canonical():
     assert len(languages.XLMR) == 100
-    assert set(languages.XLMR) == {*phrasing.LANGUAGES, *phrasing.WITHOUT_CLDR}
+    assert set(languages.XLMR) == {*cldr_config.LANGUAGES, *cldr_config.WITHOUT_CLDR}
     for code in languages.XLMR:
         assert languages.find(code).tag == languages.canonical(code) == code
 

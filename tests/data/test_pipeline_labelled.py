@@ -11,8 +11,8 @@ from xlme_jax.data.batches import mixing
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.row_lengths import row_length
 from xlme_jax.data.batches.streams import LabelledStream, TextStream
-from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.prepared.writer import LabelledWriter, MonolingualWriter, write_dataset
+from xlme_jax.data.token_ids import IGNORED
 
 LENGTH = 24
 SIZES = {"xnli_de": 50, "xnli_en": 9, "xnli_sw": 3}

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 
 from xlme_jax.data import prepared
-from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.prepared.finished import recorded_tasks
 from xlme_jax.data.prepared.format import LABELS, TaskInfo
 from xlme_jax.data.prepared.writer import (
@@ -16,6 +15,7 @@ from xlme_jax.data.prepared.writer import (
     merge_parts,
     write_dataset,
 )
+from xlme_jax.data.token_ids import IGNORED
 
 VOCABULARY = 300
 

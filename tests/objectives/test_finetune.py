@@ -12,7 +12,7 @@ import torch
 from helpers import tiny
 from helpers.random_weights import random_weights
 
-from xlme_jax.data.benchmarks.examples import IGNORED
+from xlme_jax.data.token_ids import IGNORED
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import HEAD, FineTuneConfig, label_loss, mask_padding
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig

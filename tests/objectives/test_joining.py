@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.objectives.joining import run_jointly
+from xlme_jax.objectives.xlme import run_jointly
 
 
 def test_streams_of_one_shape_run_at_once():

@@ -14,10 +14,10 @@ from xlme_jax.checkpoints.saved import RunRecord, read_record, recorded_choices
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration import loading
 from xlme_jax.data.batches.streams import PairStream
-from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.ops.implementations import Heads
 from xlme_jax.runs import attention_choice
+from xlme_jax.runs.attention_choice import automatic_encoders, with_attention
 from xlme_jax.tools.tuning import attention_measurement
 from xlme_jax.tools.tuning.choosing import Choice, Measured
 from xlme_jax.training import mesh as meshes

@@ -13,7 +13,6 @@ from xlme_jax.data.batches import mixing
 from xlme_jax.data.benchmarks import featurize, labelled_rows
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, benchmark
 from xlme_jax.data.benchmarks.examples import (
-    IGNORED,
     Answer,
     QuestionExample,
     TaggedExample,
@@ -21,6 +20,7 @@ from xlme_jax.data.benchmarks.examples import (
 )
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.data.token_ids import IGNORED
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.preparation.prepare_config import PrepareConfig
 

@@ -17,8 +17,8 @@ from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.best import Best, BestSteps
 from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.run import Run
-from xlme_jax.training.stopping import NEVER, Stopped
+from xlme_jax.training.run import NEVER, Run
+from xlme_jax.training.stopping import Stopped
 
 # The scores of two languages by step. Ties at 4 and 8; "de" is best where "en" is not.
 EN = {0: 0.9, 2: 0.3, 4: 0.6, 6: 0.5, 8: 0.6, 10: 0.4, 12: 0.5}

@@ -14,8 +14,8 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
-from xlme_jax.training.run import Run
-from xlme_jax.training.stopping import NEVER, Stopped
+from xlme_jax.training.run import NEVER, Run
+from xlme_jax.training.stopping import Stopped
 
 FIRST, MORE = 6, 5
 RATE, WARMUP = 0.1, 2

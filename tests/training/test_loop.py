@@ -15,8 +15,8 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training.journal import Diverged
 from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.run import Run
-from xlme_jax.training.stopping import NEVER, NeverStop, Stopped
+from xlme_jax.training.run import NEVER, NeverStop, Run
+from xlme_jax.training.stopping import Stopped
 
 
 @pytest.fixture(scope="module")

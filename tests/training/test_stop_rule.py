@@ -15,9 +15,9 @@ from xlme_jax.training import loop, stop_rule
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import MetricsWriter, read_lines
-from xlme_jax.training.run import Run
+from xlme_jax.training.run import NEVER, Run
 from xlme_jax.training.stop_rule import Line, RuleNotMet, StopRule, StopRules
-from xlme_jax.training.stopping import NEVER, Stopped
+from xlme_jax.training.stopping import Stopped
 
 NAMES = ("a", "b")
 

@@ -12,7 +12,8 @@ import pytest
 from helpers import tiny
 
 from xlme_jax.training import peers, stopping
-from xlme_jax.training.stopping import EXIT_STOPPED, NEVER, StopOnSignal
+from xlme_jax.training.run import NEVER
+from xlme_jax.training.stopping import EXIT_STOPPED, StopOnSignal
 
 # The tests may run under nohup, which ignores it.
 HEAR_SIGHUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"

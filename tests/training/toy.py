@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.objectives.base import Carry, Diagnostics, LossOutputs, PlainObjective, StreamInput
-from xlme_jax.training.stopping import NeverStop, Stopped
+from xlme_jax.training.run import NeverStop
+from xlme_jax.training.stopping import Stopped
 
 LENGTH = 4
 

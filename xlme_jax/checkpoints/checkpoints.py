@@ -24,7 +24,6 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.digests import Damaged
-from xlme_jax.checkpoints.layer_forms import converted, in_form_of
 from xlme_jax.checkpoints.saved import (
     COMMIT_FILE,
     FOLDER,
@@ -117,6 +116,8 @@ class Checkpoints:
             except Damaged as error:
                 self._set_aside(step, error)
                 continue
+            from xlme_jax.checkpoints.layer_forms import in_form_of
+
             for part, tree in (("params", abstract.params), (CARRIED, abstract.carried)):
                 shapes = tree_shapes(metadata.get(part) or {})
                 compare_shapes(
@@ -215,6 +216,8 @@ class Checkpoints:
 
         Layers may be stacked there and separate in `abstract`, or the other way round.
         """
+        from xlme_jax.checkpoints.layer_forms import converted, in_form_of
+
         folder = self._folder / str(step)
         with damage_if_unsealed(folder):
             record = read_fields(folder)

@@ -5,6 +5,7 @@ configurations, and users have such gin files and flags. What gin has parsed is 
 names of now, so that errors, and the configuration that the next checkpoint stores, give those.
 """
 
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -36,8 +37,9 @@ _NEUTRAL = (None, (), 0.0, 1, "temperature")
 _LATER_FIELDS = ("layout", "kind")  # Rewritten after the fields that decide what they become.
 
 
+@functools.cache
 def register() -> None:
-    """Makes gin parse `Stream`, with all of its fields."""
+    """Makes gin parse `Stream`, with all of its fields; later calls do nothing."""
 
     def stream(**fields: Any) -> None:
         """Raises ConfigError: `rewrite` found no kind for this stream."""

@@ -1,5 +1,6 @@
 """Reads gin files, with limits, and with errors that name the file and line."""
 
+import codecs
 import contextlib
 import dataclasses
 import io
@@ -16,8 +17,6 @@ from gin import config_parser
 from xlme_jax.configuration.references import suggestion
 from xlme_jax.configuration.registry import CONFIGURABLES, add_named, class_of
 from xlme_jax.configuration.values import MAX_SHOWN, ConfigError, value_text
-from xlme_jax.data.text.decompression import DataError
-from xlme_jax.data.text.opening import text_blocks
 from xlme_jax.storage.paths import as_path, is_bucket
 
 # Far above any real configuration; damaged or malicious files end with an error.
@@ -27,19 +26,29 @@ _MAX_BYTES = 256 << 10  # All files together, counted once per include.
 _MAX_STRINGS = 1000  # Adjacent string literals: gin's time is quadratic in their number.
 
 
+# UTF-32's little-endian mark begins with that of UTF-16.
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
 # The folder with gin_configs/ next to this package.
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclasses.dataclass
 class _Reading:
-    """The open files, each including the next, and the number of bytes read from all files."""
+    """What has been read since the last `clear`.
+
+    Attributes:
+      files: the open files, each including the next.
+      size: bytes of all files.
+      has_earlier_names: whether a text names streams as earlier versions did.
+    """
 
     files: list[str] = dataclasses.field(default_factory=list)
     size: int = 0
+    has_earlier_names: bool = False
 
     def clear(self) -> None:
-        self.files, self.size = [], 0
+        self.files, self.size, self.has_earlier_names = [], 0, False
 
 
 reading = _Reading()
@@ -60,9 +69,9 @@ def opened(path: str) -> Iterator[TextIO]:
             "counted once per include; is this a gin file?"
         )
     with explained(path):
-        text = b"".join(text_blocks([data], path)).decode()
+        text = _text(data, path)
         check_source(text)
-        add_named(text)
+        add_names(text)
     reading.files.append(file)
     stream = io.StringIO(text)
     stream.name = path  # type: ignore[attr-defined]  # Gin shows it in errors.
@@ -70,6 +79,35 @@ def opened(path: str) -> Iterator[TextIO]:
         yield stream
     finally:
         reading.files.remove(file)
+
+
+def _text(data: bytes, path: str) -> str:
+    """Returns the text of a gin file without its byte order mark, whose lines end with LF alone.
+
+    Raises:
+      ConfigError: it is UTF-16 or UTF-32, or has the line ends of two systems.
+    """
+    is_plain = not data.startswith(_MARKS) and b"\r" not in data and b"\0" not in data
+    if is_plain:
+        return data.decode()
+    # Only here, because these readers of corpora know more than a run needs.
+    from xlme_jax.data.text.decompression import DataError
+    from xlme_jax.data.text.opening import text_blocks
+
+    try:
+        return b"".join(text_blocks([data], path)).decode()
+    except DataError as error:  # It names the file.
+        raise ConfigError(str(error)) from error
+
+
+def add_names(text: str) -> None:
+    """Makes known to gin what a text names, by names of earlier versions too."""
+    add_named(text)
+    if re.search(r"\bStream\b", text):
+        from xlme_jax.configuration import earlier_names
+
+        earlier_names.register()
+        reading.has_earlier_names = True
 
 
 def check_source(text: str) -> None:
@@ -122,8 +160,6 @@ def explained(source: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(str(error).split("\n  In file ")[0]) from error
-    except DataError as error:  # It names the file.
         raise ConfigError(str(error).split("\n  In file ")[0]) from error
     except tokenize.TokenError as error:
         deep = "too many nested" in str(error)  # Python 3.12 and later; a RecursionError before.

@@ -11,9 +11,9 @@ from typing import Any
 import gin
 
 from xlme_jax.checkpoints.saved import read_record
-from xlme_jax.configuration import earlier_names
 from xlme_jax.configuration.gin_files import (
     ROOT,
+    add_names,
     check_source,
     check_stored,
     explained,
@@ -89,9 +89,9 @@ def load_text(text: str, root: str, source: str) -> Any:
     with explained(source):
         check_source(text)
         check_stored(text, source)
-        add_named(text)
+        add_names(text)
         gin.parse_config(text)
-        earlier_names.rewrite()
+        _rewrite_earlier_names()
     return _build_checked(root, bound_scopes())
 
 
@@ -109,17 +109,25 @@ def _parse(
     for file in files:
         with explained(file):
             gin.parse_config_file(file)
-            earlier_names.rewrite()
-    add_named(inherited)
+            _rewrite_earlier_names()
+    add_names(inherited)
     gin.parse_config(inherited)
     defined = bound_macros(), bound_scopes()
     for binding in bindings:
         with explained(f"--gin.{binding.replace(' = ', '=', 1)}"):
             check_source(binding)
-            add_named(binding)
+            add_names(binding)
             gin.parse_config(binding)
-            earlier_names.rewrite()
+            _rewrite_earlier_names()
     return defined
+
+
+def _rewrite_earlier_names() -> None:
+    """Rewrites names of earlier versions, if a text has any."""
+    if reading.has_earlier_names:
+        from xlme_jax.configuration import earlier_names
+
+        earlier_names.rewrite()
 
 
 def _converted() -> str | None:
@@ -212,7 +220,6 @@ def operative_config() -> str:
 @functools.cache
 def _set_up_gin() -> None:
     """Sets how gin finds and reads files; later calls do nothing."""
-    earlier_names.register()
     # gin_configs/ of a checkout or an installed wheel, from any working folder.
     gin.add_config_file_search_path(str(ROOT))
     # Replaces gin's readers, one of which imports packages named by a file's path.

@@ -50,7 +50,7 @@ CONFIGURABLES: dict[str, str | type] = {
     "Prepare": "preparation.prepare_config:PrepareConfig",
     "Sweep": "configuration.sweep_config:SweepConfig",
     "CldrCorpus": "preparation.prepare_config:CldrCorpus",
-    "Cldr": "data.cldr.corpus:CldrConfig",
+    "Cldr": "data.cldr_config:CldrConfig",
 }
 
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from xlme_jax.configuration.registry import SYSTEMS
 from xlme_jax.data.batches.pair_layouts import Translations
 from xlme_jax.data.batches.streams import STREAMS, PairStream, Stream
-from xlme_jax.data.prepared.local_copies import DEFAULT_GB
 from xlme_jax.evaluation.context import EvaluatorConfig
 from xlme_jax.objectives.base import StreamInput
 from xlme_jax.objectives.system_config import SystemConfig
 from xlme_jax.preparation.prepare_config import PrepareConfig
+from xlme_jax.storage.caches import DATA_GB
 from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.training.best import Best
 from xlme_jax.training.loop_config import LoopConfig
@@ -72,7 +72,7 @@ class TrainConfig:
     prepare_if_missing: bool = False
     verify_data: bool = True
     data_cache: str | None = None
-    data_cache_gb: float = DEFAULT_GB
+    data_cache_gb: float = DATA_GB
     epochs: float | None = None
     evaluate_epochs: float | None = None
     stop_rules: tuple[StopRule, ...] = ()

@@ -5,8 +5,6 @@ import types
 import typing
 from typing import Any, Literal
 
-from xlme_jax.data.text.opening import is_utf8
-
 MAX_SHOWN = 300  # Characters of a value in an error.
 _MAX_MESSAGE = 1500  # Characters of the whole message.
 
@@ -60,7 +58,10 @@ def _is_usable(value: Any) -> bool:
         return math.isfinite(value)
     if isinstance(value, int):
         return -(2**63) <= value < 2**63
-    return not isinstance(value, str) or ("\0" not in value and is_utf8(value))
+    if not isinstance(value, str):
+        return True
+    has_surrogate = value != value.encode(errors="ignore").decode()
+    return "\0" not in value and not has_surrogate
 
 
 def value_text(value: Any) -> str:

@@ -4,6 +4,8 @@ BOS_ID = 0
 PAD_ID = 1
 EOS_ID = 2
 UNK_ID = 3
+# No id, but the label of tokens that nothing is predicted of.
+IGNORED = -100
 
 
 def mask_id(vocab_size: int) -> int:

@@ -5,10 +5,12 @@ costs as much as text; all batches have about the same number of tokens. Results
 order of the texts.
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +18,10 @@ import numpy as np
 
 from xlme_jax.data.batches.row_lengths import row_length
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
-from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.validation.fields import check_at_least, check_choices
+
+if TYPE_CHECKING:
+    from xlme_jax.data.vocabulary import Vocabulary
 
 Text = tuple[int, ...]
 Pooling = Literal["mean", "mean_without_specials", "first"]

@@ -15,7 +15,8 @@ import numpy as np
 from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.measure import About, Measure, Request
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
-from xlme_jax.evaluation.retrieval import TRAINED, Candidates, RetrievalProbe, figures, flat
+from xlme_jax.evaluation.results import layer_results
+from xlme_jax.evaluation.retrieval import TRAINED, Candidates, RetrievalProbe, flat
 from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 from xlme_jax.validation.fields import check_at_least
 
@@ -138,7 +139,7 @@ class HeldOutRetrieval(Measure):
             chance = float(np.mean([1.0 / len(candidates[member].pairs) for member in members]))
             results.append(Result(TASK, name, "accuracy", chance, "validation", system="chance"))
         setting = f"{encoding.POOLINGS[self.pooling]}; {{}}; {encoding.LAYERS}"
-        return results + figures(TASK, "validation", setting, accuracies, groups)
+        return results + layer_results(TASK, "validation", setting, accuracies, groups)
 
 
 def choose_layers(

@@ -25,7 +25,7 @@ from xlme_jax.evaluation import encoding, scores
 from xlme_jax.evaluation.measure import About, LayerFigure, Measure, ScoreColumn, ScoreTable
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.readouts import RAW
-from xlme_jax.evaluation.retrieval import figures
+from xlme_jax.evaluation.results import layer_results
 from xlme_jax.validation.fields import check_at_least
 
 MEAN, ZERO_SHOT = "mean", "mean-zero-shot"
@@ -196,7 +196,7 @@ class LinearProbe(Measure):
             groups |= {f"{MEAN}-{name}": members for name, members in by_family(of).items()}
             values = {language: {RAW: metrics} for language, metrics in of.items()}
             setting = f"{how}{training}; {encoding.LAYERS}"
-            results += figures(self.about.name, self.split, setting, values, groups)
+            results += layer_results(self.about.name, self.split, setting, values, groups)
         return results
 
     def _majority(self, tests: "Mapping[str, _Examples]", source: str) -> list[Result]:

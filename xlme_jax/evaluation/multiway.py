@@ -23,7 +23,8 @@ from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.measure import About, LayerFigure, Measure, ScoreColumn, ScoreTable
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.readouts import Margin, Margins
-from xlme_jax.evaluation.retrieval import TRAINED, figures
+from xlme_jax.evaluation.results import layer_results
+from xlme_jax.evaluation.retrieval import TRAINED
 from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 from xlme_jax.validation.fields import check_at_least
 
@@ -208,7 +209,7 @@ class Multiway(Measure):
                 "accuracy": value,
                 **dict.fromkeys(self.about.lower_is_better, 1 - value),
             }.items()
-        ] + figures(task, self.split, setting, figures_of, groups, first_layer)
+        ] + layer_results(task, self.split, setting, figures_of, groups, first_layer)
 
     def _outcome(
         self,

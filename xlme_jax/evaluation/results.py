@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from xlme_jax.evaluation.outcome import Outcome, Result
-from xlme_jax.evaluation.readouts import READOUTS
+from xlme_jax.evaluation.readouts import DESCRIPTIONS, READOUTS
 from xlme_jax.model.flop_conventions import upgraded
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
@@ -439,3 +439,38 @@ def _write_file(folder: Path, name: str, content: str | bytes) -> None:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name!r} would lie outside of the results' folder.")
     replace_file(folder / name, content.encode() if isinstance(content, str) else content)
+
+
+def layer_results(
+    task: str,
+    split: str,
+    setting: str,
+    accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
+    groups: Mapping[str, Sequence[str]],
+    first_layer: int = 0,
+) -> list[Result]:
+    """Returns the results of a measure of embeddings at each layer.
+
+    Args:
+      task: name of the task.
+      split: split of the benchmark.
+      setting: how embeddings were computed, with {} for the readout.
+      accuracies: {language or pair: {readout: {metric: float64[K]}}}.
+      groups: {name of a mean: its members}. A group has results only for readouts that all its
+        members have, because means over different languages must not be compared.
+      first_layer: layer of the first of the K values.
+    """
+    results = []
+    for name, members in groups.items():
+        shared = [r for r in READOUTS if all(r in accuracies[m] for m in members)]
+        for readout in shared:
+            metrics = accuracies[members[0]][readout]
+            for metric in metrics:
+                mean = np.mean([accuracies[m][readout][metric] for m in members], axis=0)
+                how = setting.format(DESCRIPTIONS[readout])
+                results += [
+                    Result(task, name, metric, float(value), split, layer, setting=how,
+                           readout=readout)
+                    for layer, value in enumerate(mean, first_layer)
+                ]  # fmt: skip
+    return results

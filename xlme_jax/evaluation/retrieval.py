@@ -28,7 +28,6 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool_all
-from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.training_text import EncodedSample, Pooled, TrainingText
 from xlme_jax.objectives.masked_lm import check_lengths
 from xlme_jax.validation.fields import check_at_least
@@ -58,41 +57,6 @@ def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]
     by_readout = readouts.search(source[None], target[None], readouts=(readouts.RAW,))
     accuracies = readouts.accuracies(by_readout[readouts.RAW])
     return float(accuracies["forward"][0]), float(accuracies["backward"][0])
-
-
-def figures(
-    task: str,
-    split: str,
-    setting: str,
-    accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
-    groups: Mapping[str, Sequence[str]],
-    first_layer: int = 0,
-) -> list[Result]:
-    """Returns the results of a retrieval task at each layer.
-
-    Args:
-      task: name of the task.
-      split: split of the benchmark.
-      setting: how embeddings were computed, with {} for the readout.
-      accuracies: {language or pair: {readout: {metric: float64[K]}}}.
-      groups: {name of a mean: its members}. A group has results only for readouts that all its
-        members have, because means over different languages must not be compared.
-      first_layer: layer of the first of the K values.
-    """
-    results = []
-    for name, members in groups.items():
-        shared = [r for r in readouts.READOUTS if all(r in accuracies[m] for m in members)]
-        for readout in shared:
-            metrics = accuracies[members[0]][readout]
-            for metric in metrics:
-                mean = np.mean([accuracies[m][readout][metric] for m in members], axis=0)
-                how = setting.format(readouts.DESCRIPTIONS[readout])
-                results += [
-                    Result(task, name, metric, float(value), split, layer, setting=how,
-                           readout=readout)
-                    for layer, value in enumerate(mean, first_layer)
-                ]  # fmt: skip
-    return results
 
 
 def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:

@@ -34,8 +34,8 @@ from xlme_jax.evaluation.measure import (
     ScoreTable,
 )
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
-from xlme_jax.evaluation.results import prediction_files
-from xlme_jax.evaluation.retrieval import TRAINED, figures
+from xlme_jax.evaluation.results import layer_results, prediction_files
+from xlme_jax.evaluation.retrieval import TRAINED
 from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 
 # Languages embedded at once: about 0.6 GB for 8 languages with Base.
@@ -197,7 +197,7 @@ class Tatoeba(Measure):
         pooling = encoding.POOLINGS[self.pooling]
         for values, how in ((accuracies, "{}"), (similarities, similarity.DESCRIPTION)):
             setting = f"{pooling}; {how}; {encoding.LAYERS}"
-            results += figures(self.about.name, "test", setting, values, groups)
+            results += layer_results(self.about.name, "test", setting, values, groups)
         return results
 
 

@@ -65,11 +65,13 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
     mesh = meshes.make_mesh(meshes.MeshConfig())
     tree = to_tree(folder.weights, folder.read, scan_layers)
     with states.sharding_rules(mesh):
-        abstract = states.abstract_state(objective, optax.identity(), mesh)
+        optimizer, seed = optax.identity(), config.loop.seed
+        abstract = states.abstract_state(objective, optimizer, mesh, seed)
+        boxed = states.boxed_state(objective, optimizer, mesh, seed).params
         shapes = {stream.name: (stream.rows, stream.length) for stream in config.streams}
-        info = model_info.describe(objective, abstract, mesh, shapes, folder.vocabulary.size)
+        info = model_info.describe(objective, boxed, abstract, mesh, shapes, folder.vocabulary.size)
         if not folder.has_head:
-            fresh = states.fresh_state(objective, optax.identity(), abstract, config.loop.seed)
+            fresh = states.fresh_state(objective, optimizer, abstract, seed)
             tree["head"] = fresh.params["head"]
         params = jax.tree.map(
             lambda leaf, array: jax.device_put(array, leaf.sharding), abstract.params, tree
@@ -85,7 +87,7 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         vocabulary=folder.vocabulary.digest,
         origin=origin,
         flops_per_step=dict.fromkeys(CONVENTIONS, 0.0),
-        encoder_parameters=model_info.encoder_parameters(objective, folder.vocabulary.size),
+        encoder_parameters=model_info.encoder_parameters(objective, boxed, folder.vocabulary.size),
     )
     with new_folder(output) as partial:
         with Checkpoints(partial, keep=1) as checkpoints:

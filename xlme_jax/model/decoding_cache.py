@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from xlme_jax.ops.attention_blocks import MASKED
+from xlme_jax.ops.implementations import MASKED
 
 
 class Cache(NamedTuple):

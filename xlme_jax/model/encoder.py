@@ -1,22 +1,24 @@
 """The Transformer encoder of every model; VECO also runs it as a decoder."""
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.core import meta
 
-from xlme_jax.model.decoding_cache import Cache
 from xlme_jax.model.parameters import ONES, ZEROS, Initializer, parameter
 from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
 from xlme_jax.ops.activations import gelu
-from xlme_jax.ops.attention import Implementation, attention, take_positions
-from xlme_jax.ops.attention_kernel import KEPT
+from xlme_jax.ops.attention import attention, take_positions
 from xlme_jax.ops.dropout import dropout, fold_in
+from xlme_jax.ops.implementations import KEPT, Implementation
 from xlme_jax.ops.products import product
 from xlme_jax.validation.fields import check_at_least, check_below_one, check_choices
+
+if TYPE_CHECKING:
+    from xlme_jax.model.decoding_cache import Cache
 
 HIDDEN_AXES = ("batch", "length", "activation_embed")
 QUERY_AXES = ("batch", "length", "heads", "kv")
@@ -147,9 +149,9 @@ class SelfAttention(nn.Module):
         segment_ids: jax.Array,
         distance_bias: jax.Array | None,
         dropout_seeds: jax.Array | None = None,
-        cache: Cache | None = None,
+        cache: "Cache | None" = None,
         at: jax.Array | None = None,
-    ) -> tuple[jax.Array, Cache | None]:
+    ) -> tuple[jax.Array, "Cache | None"]:
         """Attends over [B, L, D]; `distance_bias` [H, 2L] is the encoder's table.
 
         With a cache, `x` has the next token of each hypothesis, [B, W, D], and only that and the
@@ -373,7 +375,7 @@ class Layer(nn.Module):
         cross_weights: Any = None,
         source: jax.Array | None = None,
         source_segment_ids: jax.Array | None = None,
-        cache: Cache | None = None,
+        cache: "Cache | None" = None,
         at: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         """[B, L, D] -> carry and (kept) output of a scan over layers, both [B, L, D].

@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from xlme_jax.data.benchmarks.catalogue import benchmark
-from xlme_jax.data.benchmarks.examples import IGNORED, Kind
+from xlme_jax.data.benchmarks.examples import Kind
 from xlme_jax.data.benchmarks.labelled_rows import find_benchmark
+from xlme_jax.data.token_ids import IGNORED
 from xlme_jax.model import flops
 from xlme_jax.model.heads import TaskHead
 from xlme_jax.objectives.base import (

@@ -5,8 +5,8 @@ The papers' names depend on the stream: on "monolingual" rows the tasks are MLM 
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,6 @@ from xlme_jax.objectives.base import (
     Totals,
     WarmStart,
 )
-from xlme_jax.objectives.joining import run_jointly
 from xlme_jax.objectives.masked_lm import (
     MaskedBatch,
     MaskedLMObjective,
@@ -45,6 +44,9 @@ from xlme_jax.ops.vocabulary_head import VocabularyPrediction
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 _AUC_BINS = 256
+
+_Inputs = TypeVar("_Inputs")
+_Results = TypeVar("_Results")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,6 +307,48 @@ class XLME(MaskedLMObjective):
         )
         tables = {name: params["generator"][name] for name in shared}
         return {"generator": tables, "discriminator": params["discriminator"]}
+
+
+def run_jointly(
+    function: Callable[[_Inputs], _Results], streams: Mapping[str, _Inputs]
+) -> dict[str, _Results]:
+    """Applies a function to streams, and at once to those whose arrays have the same shapes.
+
+    Weights are then read, gathered from other devices and given gradients once instead of once for
+    each stream, and products have more rows.
+
+    Args:
+      function: pytree of arrays [B, ...] -> pytree of arrays [B, ...], row by row.
+      streams: its argument for each stream.
+
+    Returns:
+      Its result for each stream.
+    """
+    groups: dict[Any, list[str]] = {}
+    for name, inputs in streams.items():
+        leaves, structure = jax.tree.flatten(inputs)
+        groups.setdefault((structure, *(leaf.shape for leaf in leaves)), []).append(name)
+    results = {}
+    for names in groups.values():
+        joined = function(_joined([streams[name] for name in names]))
+        for index, name in enumerate(names):
+            results[name] = _rows_of_tree(joined, index, len(names))
+    return results
+
+
+def _joined(trees: Sequence[_Inputs]) -> _Inputs:
+    """Joins n trees of arrays [B, ...] -> [B n, ...].
+
+    Row i of each is next to row i of the others, so that no row moves where devices split B.
+    """
+    if len(trees) == 1:
+        return trees[0]
+    return jax.tree.map(lambda *xs: jnp.stack(xs, 1).reshape(-1, *xs[0].shape[1:]), *trees)
+
+
+def _rows_of_tree(tree: _Results, index: int, count: int) -> _Results:
+    """Returns the rows of one of `count` joined trees."""
+    return jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:])[:, index], tree)
 
 
 class XLM(OneEncoder):

@@ -3,36 +3,21 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
 
 from xlme_jax.ops import dropout
-from xlme_jax.ops.attention_blocks import MASKED, Platform
-from xlme_jax.ops.attention_kernel import BLOCKS, flash_attention
+from xlme_jax.ops.implementations import BLOCKS, MASKED, Implementation, Platform, has_kernel
 from xlme_jax.ops.mesh_axes import automatic_axes
 from xlme_jax.ops.vocabulary_split import VocabularySplit, lookup
-
-# "kernel_64" is "kernel" with blocks of 64 queries and keys.
-Implementation = Literal[
-    "auto",
-    "xla",
-    "kernel",
-    "kernel_32",
-    "kernel_64",
-    "kernel_128",
-    "kernel_256",
-    "kernel_512",
-    "cudnn",
-]
 
 # Row length from which "auto" uses the kernel: shorter rows have fewer scores than the feed-forward
 # layer has activations, so there is little memory to save.
 _LONG = 256
-# TPUs without the kernel, and one that needs its variant without strided rotations.
-_OLD_TPUS = ("TPU v2", "TPU v3", "TPU v4 lite")
+# TPUs that need the variant without strided rotations.
 _UNSTRIDED = ("TPU v4",)
 
 
@@ -129,6 +114,9 @@ def attention(
             return mixed
         # If all keys are masked, the softmax is uniform over them.
         return jnp.where(reads.any(axis=2)[:, :, None, None], mixed, 0)
+
+    # Imported here, and with it Pallas: CPUs, and runs whose rows are short, have no use for them.
+    from xlme_jax.ops.attention_kernel import flash_attention
 
     def kernel(*arrays: jax.Array | None) -> jax.Array:
         options: Any = {"causal": causal, "dropout_rate": dropout_rate, "platform": platform}
@@ -242,12 +230,6 @@ def _kernel_platform(
             "partition=, the mesh axes of rows and heads."
         )
     return platform  # type: ignore
-
-
-def has_kernel(platform: str, device_kind: str, dtype: Any) -> bool:
-    """Returns whether "kernel" runs on a device ("cpu", "gpu" or "tpu", and its kind)."""
-    known = platform in ("tpu", "gpu") and dtype in (jnp.float32, jnp.bfloat16)
-    return known and device_kind not in _OLD_TPUS
 
 
 def _block(implementation: Implementation) -> int | None:

@@ -6,7 +6,7 @@ on a GPU. Queries are the first axis of a block, keys the second.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,10 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as pltriton
 
 from xlme_jax.ops import dropout
-
-Platform = Literal["tpu", "gpu"]
+from xlme_jax.ops.implementations import MASKED, Platform
 
 Refs = dict[str, Any]
 
-MASKED = -1e30
 _TILE = 128
 
 

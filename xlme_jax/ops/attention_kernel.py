@@ -27,15 +27,13 @@ from jax.experimental.pallas import triton as pltriton
 
 from xlme_jax.ops import attention_blocks as blocks
 from xlme_jax.ops import dropout
-from xlme_jax.ops.attention_blocks import BlockPlan, Platform
+from xlme_jax.ops.attention_blocks import BlockPlan
+from xlme_jax.ops.implementations import KEPT, Platform
 
 # Padding of queries and keys: no key has the segment of the former, no query that of the latter.
 _PAD_SEGMENTS = (-2, -3)
 _BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block, unless a run measures others.
-BLOCKS: dict[Platform, tuple[int, ...]] = {"gpu": (32, 64, 128), "tpu": (128, 256, 512)}
 _LANES = 128  # A TPU block of fewer would not fill a vector register.
-# Name, for checkpoint policies, of the results that a recomputed layer may keep.
-KEPT = "attention"
 _LONG_TPU = 4096  # Longer rows exceed a kernel's default VMEM limit.
 
 Bounds = tuple[jax.Array, jax.Array]  # Of `block_bounds`.

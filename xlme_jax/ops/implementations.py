@@ -6,9 +6,28 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from xlme_jax.ops.attention import Implementation, has_kernel
-from xlme_jax.ops.attention_kernel import BLOCKS
+Platform = Literal["tpu", "gpu"]
+# "kernel_64" is "kernel" with blocks of 64 queries and keys.
+Implementation = Literal[
+    "auto",
+    "xla",
+    "kernel",
+    "kernel_32",
+    "kernel_64",
+    "kernel_128",
+    "kernel_256",
+    "kernel_512",
+    "cudnn",
+]
 
+# {platform: blocks of queries and keys that its kernel may have}.
+BLOCKS: dict[Platform, tuple[int, ...]] = {"gpu": (32, 64, 128), "tpu": (128, 256, 512)}
+# Name, for checkpoint policies, of the results that a recomputed layer may keep.
+KEPT = "attention"
+# The score of a key that a query does not read.
+MASKED = -1e30
+# TPUs without the kernel.
+_OLD_TPUS = ("TPU v2", "TPU v3", "TPU v4 lite")
 # {stream: (rows that one device attends over at once, their length)}
 Rows = Mapping[str, tuple[int, int]]
 
@@ -30,6 +49,12 @@ class Heads:
     bias: Literal["gated", "plain", "none"]
     dropout: float
     dtype: str
+
+
+def has_kernel(platform: str, device_kind: str, dtype: Any) -> bool:
+    """Returns whether "kernel" runs on a device ("cpu", "gpu" or "tpu", and its kind)."""
+    known = platform in ("tpu", "gpu") and dtype in (jnp.float32, jnp.bfloat16)
+    return known and device_kind not in _OLD_TPUS
 
 
 def implementations(platform: str, device_kind: str, heads: Heads) -> tuple[Implementation, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from xlme_jax.data import cldr
+from xlme_jax.data.cldr_config import CldrConfig
 from xlme_jax.data.languages import canonical
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS
 
@@ -24,7 +24,7 @@ class CldrCorpus:
       phrases_per_document: Lines per document.
     """
 
-    config: cldr.CldrConfig
+    config: CldrConfig
     documents: int = 2000
     pairs: int = 10_000
     validation_documents: int = 0

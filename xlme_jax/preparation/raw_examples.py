@@ -10,8 +10,6 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from xlme_jax.data import cldr
-from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.document_files import DocumentFile, name_of, read_file
@@ -136,5 +134,8 @@ def labelled_examples(
     name: str, folder: str, split: str, language: str, report: ReadReport
 ) -> Texts:
     """Yields the examples of a benchmark, as JSON."""
+    from xlme_jax.data.benchmarks import labelled_rows
+    from xlme_jax.data.benchmarks.catalogue import benchmark
+
     examples = benchmark(name).read(folder, split, language, report)
     return ((labelled_rows.to_text(example),) for example in examples)

@@ -15,9 +15,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
-from xlme_jax.preparation import filters, labelled_source
+from xlme_jax.preparation import filters
 from xlme_jax.preparation.cldr_source import Cldr
 from xlme_jax.preparation.file_sources import DocumentFolder, PairFolder
 from xlme_jax.preparation.prepare_config import PrepareConfig
@@ -69,6 +68,8 @@ def needs_seqio(config: PrepareConfig) -> bool:
 def _is_ours(name: str) -> bool:
     if name in SOURCES:
         return not SOURCES[name].needs_seqio
+    from xlme_jax.data.benchmarks import labelled_rows
+
     return labelled_rows.find_benchmark(name) is not None
 
 
@@ -96,6 +97,9 @@ def find_tasks(
     source = SOURCES.get(name)
     if source and not source.needs_seqio:
         return source.find(config, held_out)
+    from xlme_jax.data.benchmarks import labelled_rows
+    from xlme_jax.preparation import labelled_source
+
     if labelled_rows.find_benchmark(name) and (tasks := labelled_source.find(config, name)):
         return tasks
     return load_seqio().find(config, name)
@@ -230,6 +234,8 @@ def _check_buckets(config: PrepareConfig) -> None:
             given = setting(config, source.option)
             folders = str(given).split(",") if given else [None]
             paths += [(source.option, folder) for folder in folders]
+    from xlme_jax.data.benchmarks import labelled_rows
+
     if any(map(labelled_rows.find_benchmark, config.tasks)):
         paths.append(("eval_dir", config.eval_dir))
     if config.validation.startswith("folder:"):

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xlme_jax.data import prepared
-from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.prepared.writer import BitextWriter, LabelledWriter, MonolingualWriter
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
@@ -200,6 +198,8 @@ def _encoded_shard(
         if evaluation and not (texts := evaluation_index.without(evaluation, texts, report))[0]:
             continue
         if job.kind == "labelled":
+            from xlme_jax.data.benchmarks import labelled_rows
+
             yield labelled_rows.encode(
                 vocabulary, job.benchmark, texts[0], config.max_length, config.stride, report
             )
@@ -248,6 +248,9 @@ def open_part(config: PrepareConfig, model: str, job: Job, shard: int, number: i
     """Opens part `number` of a source shard for writing."""
     make: Callable[..., Writer]
     if job.kind == "labelled":
+        from xlme_jax.data.benchmarks import labelled_rows
+        from xlme_jax.data.benchmarks.catalogue import benchmark
+
         labels = labelled_rows.LABELS[benchmark(job.benchmark).kind]
         make = functools.partial(LabelledWriter, labels=labels)
     else:

@@ -1,16 +1,17 @@
 """Assembles and starts a training run from its configuration."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.checkpoints.saved import has_checkpoint, read_record
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration.train_config import TrainConfig
@@ -21,15 +22,17 @@ from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.objectives.base import Params
 from xlme_jax.ops import products
 from xlme_jax.ops.vocabulary_head import padded_size
-from xlme_jax.runs import agreement, attention_choice, parts, resuming
+from xlme_jax.runs import attention_choice, parts
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, manifest, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training.metrics import ReadSamples
-from xlme_jax.training.run import Run
-from xlme_jax.training.stopping import NEVER, NeverStop
+from xlme_jax.training.run import NEVER, NeverStop, Run
+
+if TYPE_CHECKING:
+    from xlme_jax.checkpoints.growth import Growth
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +59,10 @@ def train(
       ValueError: an invalid configuration, before compilation; names the field and the remedy.
       Stopped: `stop` asked for the end; the state is saved.
     """
-    agreement.check_start(config, config_text, resume_with_changes)
+    if jax.process_count() > 1:
+        from xlme_jax.runs import agreement
+
+        agreement.check_start(config, config_text, resume_with_changes)
     run = assemble(config, config_text, prepare_command, command, resume_with_changes)
     is_first = jax.process_index() == 0
     reserved = locks.hold_run(run.model_dir) if is_first else contextlib.nullcontext()
@@ -93,7 +99,7 @@ def assemble(
     mesh = meshes.make_mesh(config.mesh)
     built = parts.build(config, prepare_command)
     dataset, objective, dtype, streams, settings = built
-    changes = resuming.check(config, dataset, streams, settings.train_steps, resume_with_changes)
+    changes = _changes(config, built, resume_with_changes)
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
     meshes.check_divisible({s.name: s.rows for s in streams}, mesh, settings.micro_batches)
     states.check_compiler_options(settings)
@@ -155,6 +161,16 @@ def assemble(
     )
 
 
+def _changes(config: TrainConfig, built: parts.Parts, resume_with_changes: bool) -> dict[str, str]:
+    """Returns what differs from the run that MODEL_DIR holds (`resuming.check`)."""
+    if not has_checkpoint(as_path(config.model_dir)):
+        return {}
+    from xlme_jax.runs import resuming
+
+    steps = built.settings.train_steps
+    return resuming.check(config, built.dataset, built.streams, steps, resume_with_changes)
+
+
 def _evaluators(
     config: TrainConfig, built: parts.Parts, objective_config: Any, mesh: jax.sharding.Mesh
 ) -> list[MakeEvaluator]:
@@ -187,6 +203,7 @@ def _growth(
     """Returns how to grow the weights of INIT_FROM, if the data's vocabulary extends theirs."""
     if init_from is None or has_checkpoint(model_dir):
         return None
+    from xlme_jax.checkpoints.growth import Growth
     from xlme_jax.data import vocabulary_extension
     from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 

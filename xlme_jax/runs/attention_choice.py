@@ -4,6 +4,7 @@ Implementations round differently, so the choice must not change within a run: c
 it, and a run that resumes keeps it. CPUs have one implementation, so nothing is measured there.
 """
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
@@ -15,10 +16,8 @@ from jax.experimental import multihost_utils
 from xlme_jax.checkpoints.saved import recorded_choices
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.streams import Stream
-from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.ops import attention
-from xlme_jax.ops.implementations import Heads, Rows, implementations
+from xlme_jax.ops.implementations import Heads, Implementation, Rows, implementations
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 
@@ -138,7 +137,48 @@ def _agreed(choices: dict[str, str]) -> dict[str, str]:
     """Returns the choices of the first process."""
     if jax.process_count() == 1:
         return choices
-    known = get_args(attention.Implementation)
+    known = get_args(Implementation)
     indices = np.array([known.index(name) for name in choices.values()], np.int32)
     agreed = multihost_utils.broadcast_one_to_all(indices)
     return {path: known[int(index)] for path, index in zip(choices, agreed)}
+
+
+def automatic_encoders(config: Any) -> dict[str, EncoderConfig]:
+    """Returns the encoders in a dataclass with attention = "auto", by the dotted path of fields."""
+    if isinstance(config, EncoderConfig):
+        return {"": config} if config.attention == "auto" else {}
+    encoders = {}
+    for name, value in _dataclass_fields(config).items():
+        for path, encoder in automatic_encoders(value).items():
+            encoders[f"{name}.{path}" if path else name] = encoder
+    return encoders
+
+
+def with_attention(config: Any, chosen: Mapping[str, str]) -> Any:
+    """Returns a dataclass with the attention of encoders replaced.
+
+    Args:
+      config: the dataclass.
+      chosen: {path as in `automatic_encoders`: implementation}.
+    """
+    if isinstance(config, EncoderConfig):
+        changes: dict[str, Any] = {"attention": chosen[""]} if "" in chosen else {}
+        return dataclasses.replace(config, **changes) if changes else config
+    changed = {}
+    for name, value in _dataclass_fields(config).items():
+        inner = {
+            path.removeprefix(name).removeprefix("."): implementation
+            for path, implementation in chosen.items()
+            if path == name or path.startswith(f"{name}.")
+        }
+        if inner:
+            changed[name] = with_attention(value, inner)
+    return dataclasses.replace(config, **changed) if changed else config
+
+
+def _dataclass_fields(config: Any) -> dict[str, Any]:
+    """Returns the fields that are dataclasses; none if `config` is none itself."""
+    if not dataclasses.is_dataclass(config):
+        return {}
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {name: x for name, x in values.items() if dataclasses.is_dataclass(x)}

@@ -13,8 +13,6 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataMissing, PreparedDataset
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.settings import is_prepared
-from xlme_jax.runs import agreement
-from xlme_jax.training import peers
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +42,10 @@ def open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> Prepare
             f"prepared with a vocabulary of {dataset.vocabulary_size}. Prepare it again with the "
             "right vocabulary, or set Train.vocab_size to None."
         )
-    agreement.check_data(dataset)
+    if jax.process_count() > 1:
+        from xlme_jax.runs import agreement
+
+        agreement.check_data(dataset)
     _copy_and_verify(dataset, config)
     return dataset
 
@@ -74,7 +75,11 @@ def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
         # In a separate process, because training never imports TensorFlow.
         _log.info("Preparing %s:\n  %s", config.output, shlex.join(command))
         return_code = subprocess.run(list(command)).returncode
-    if int(peers.gather("prepared", str(return_code), peers.LONG_SECONDS)[0]):
+    if jax.process_count() > 1:
+        from xlme_jax.training import peers
+
+        return_code = int(peers.gather("prepared", str(return_code), peers.LONG_SECONDS)[0])
+    if return_code:
         raise ValueError(f"DATA_DIR = {config.output!r} could not be prepared, see above.")
 
 
@@ -93,9 +98,18 @@ def _copy_and_verify(dataset: PreparedDataset, config: TrainConfig) -> None:
             _log.info("Data: %.1f MB verified in %.1f s.", checked / 1e6, seconds)
     except PreparedDataError as damage:
         error = damage
+    if jax.process_count() > 1:
+        error = _agreed(error, dataset)
+    if error is not None:
+        raise error
+
+
+def _agreed(error: PreparedDataError | None, dataset: PreparedDataset) -> PreparedDataError | None:
+    """Returns the error of this process, or one that names another process that has one."""
+    from xlme_jax.training import peers
+
     states = peers.gather("verified", "damaged" if error else "whole", peers.LONG_SECONDS)
     if error is None and "damaged" in states:
         where = f"process {states.index('damaged')}"
-        error = PreparedDataError(f"{dataset.directory} is damaged, see the log of {where}")
-    if error is not None:
-        raise error
+        return PreparedDataError(f"{dataset.directory} is damaged, see the log of {where}")
+    return error

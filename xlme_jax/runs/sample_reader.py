@@ -4,10 +4,12 @@ Rows, masks and random draws are those of step 1, so that only the weights diffe
 the next. They depend neither on the mesh nor on the number of processes.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,11 +20,12 @@ from xlme_jax.objectives.abilities import Reads
 from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.objectives.readings import Reading
 from xlme_jax.runs.parts import Parts
-from xlme_jax.studies.reports import samples
-from xlme_jax.studies.reports.batch_rows import StreamRows, stream_rows
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.metrics import ReadSamples, Samples
 from xlme_jax.training.step import read_rows
+
+if TYPE_CHECKING:
+    from xlme_jax.studies.reports.batch_rows import StreamRows
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 
@@ -79,12 +82,16 @@ class _Reader:
 
     @functools.cached_property
     def _rows(self) -> _Rows:
+        # Not before: a run needs no texts until it shows some.
+        from xlme_jax.studies.reports.batch_rows import stream_rows
+        from xlme_jax.studies.reports.samples import ROWS
+
         parts = self._parts
         batches = make_iterator(parts.dataset, parts.streams, parts.settings.seed)
         try:
             batch: Any = next(batches)
             # As many as the devices split evenly.
-            count = -(-samples.ROWS // self._shards) * self._shards
+            count = -(-ROWS // self._shards) * self._shards
             arrays = {
                 stream: {name: array[:count] for name, array in rows.items()}
                 for stream, rows in batch.items()
@@ -95,6 +102,8 @@ class _Reader:
 
 
 def _samples(streams: Sequence[StreamRows], readings: Mapping[str, Reading]) -> Samples:
+    from xlme_jax.studies.reports import samples
+
     sentences = [
         sentence
         for rows in streams

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.ops.implementations import Heads, Rows, implementations
 from xlme_jax.runs import attention_choice
+from xlme_jax.runs.attention_choice import automatic_encoders, with_attention
 from xlme_jax.tools.tuning import attention_candidates, attention_measurement, choosing
 from xlme_jax.tools.tuning.choosing import Candidate
 from xlme_jax.training import manifest

@@ -5,6 +5,8 @@ import os
 import pathlib
 
 _log = logging.getLogger(__name__)
+# Of prepared data that lies in a bucket, by default.
+DATA_GB = 100.0
 # Of programs that JAX has compiled: some hundred kilobytes each on CPUs, megabytes on GPUs.
 _MOST_BYTES = 2 << 30
 

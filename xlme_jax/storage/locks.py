@@ -9,7 +9,6 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 
-from xlme_jax.storage import leases
 from xlme_jax.storage.paths import is_bucket
 
 _log = logging.getLogger(__name__)
@@ -32,6 +31,8 @@ def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterato
       -1 in a bucket.
     """
     if is_bucket(file):
+        from xlme_jax.storage import leases
+
         with leases.hold(file, busy):
             yield -1
         return

@@ -20,10 +20,9 @@ from xlme_jax.training.journal import Diverged, Journal
 from xlme_jax.training.peak import mesh_peak_flops
 from xlme_jax.training.profiling import Profile
 from xlme_jax.training.progress import Throughput
-from xlme_jax.training.run import Run, Tasks
+from xlme_jax.training.run import NEVER, NeverStop, Run, Tasks
 from xlme_jax.training.sharded_state import abstract_state, compile_step, sharding_rules
 from xlme_jax.training.starting import roll_back, starting_point
-from xlme_jax.training.stopping import NEVER, NeverStop
 
 _log = logging.getLogger(__name__)
 

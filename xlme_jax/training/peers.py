@@ -18,7 +18,6 @@ from typing import Any
 import jax
 
 from xlme_jax.storage.sealed_json import checksum
-from xlme_jax.training import launchers, local_devices
 
 # EX_PROTOCOL of sysexits.h: start all processes again to resume from the newest checkpoint.
 EXIT_LOST_PEERS = 76
@@ -60,6 +59,8 @@ def join(
       ValueError: the other processes are not known, or GPUs cannot be divided among them.
     """
     faulthandler.disable()  # Stacks of all threads would bury the message with which JAX aborts.
+    from xlme_jax.training import launchers, local_devices
+
     start = launchers.launch(os.environ)
     if coordinator and start:
         processes = start.tasks if processes is None else processes
@@ -82,6 +83,8 @@ def join(
 
 def check_single(trains: bool = False) -> None:
     """Checks that this command is one process, as `launchers.check_single`."""
+    from xlme_jax.training import launchers
+
     launchers.check_single(os.environ, cpus_chosen(), trains)
 
 
@@ -113,6 +116,8 @@ def check_devices(say: Callable[[str], None]) -> None:
             f"{used} GPUs of this process are fed by {cpus} CPUs, because it may use no others: "
             "start it with sbatch --exclusive and srun --cpu-bind=none."
         )
+    from xlme_jax.training import local_devices
+
     gathered = gather("used", json.dumps([local_devices.view(os.environ).to_json(), used]))
     views, counts = zip(*map(json.loads, gathered), strict=True)
     unasked = jax.process_count() > 1 and not cpus_chosen()

@@ -1,15 +1,16 @@
 """The inputs of the train loop."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
 import optax
 
-from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.training import task_losses
 from xlme_jax.training.best import Best
@@ -17,6 +18,9 @@ from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import ReadSamples, Tracker
 from xlme_jax.training.step import Points
 from xlme_jax.training.stop_rule import StopRule
+
+if TYPE_CHECKING:
+    from xlme_jax.checkpoints.growth import Growth
 
 # Returns the figures of parameters after a step, by name.
 Evaluator = Callable[[Params, int], Mapping[str, float]]
@@ -96,3 +100,17 @@ class Run:
     choices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     phases: task_losses.Phases | None = None
     read_samples: ReadSamples | None = None
+
+
+class NeverStop:
+    """For runs that do not handle signals: in notebooks, in threads, in tests."""
+
+    def requested(self, step: int) -> bool:
+        """Whether the run is to end after `step`."""
+        return False
+
+    def saved(self, step: int, wait: Callable[[], None]) -> None:
+        """Called when the state after `step` is saved or being saved."""
+
+
+NEVER = NeverStop()

@@ -272,7 +272,7 @@ def accumulate(
 
     def part(rows: Batch) -> tuple[tuple[Params, Metrics], PerRow]:
         (loss, outputs), gradient = loss_and_gradient(params, rows, values)
-        by_task = task_losses.summed(outputs.task_losses, task_counts)
+        by_task = task_losses.summed(outputs.task_losses, task_counts) if task_counts else {}
         share = loss, jnp.ones(()) / micro_batches
         return (gradient, {**outputs.metrics, **by_task, "loss": share}), outputs.per_row
 

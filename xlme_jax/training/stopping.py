@@ -24,6 +24,7 @@ from typing import Any
 import jax
 
 from xlme_jax.training import peers
+from xlme_jax.training.run import NeverStop
 
 _log = logging.getLogger(__name__)
 
@@ -40,20 +41,6 @@ class Stopped(Exception):
     def __init__(self, step: int | None):
         when = "before the first step" if step is None else f"after step {step}"
         super().__init__(f"Stopped {when}. Run the same command again to resume.")
-
-
-class NeverStop:
-    """For runs that do not handle signals: in notebooks, in threads, in tests."""
-
-    def requested(self, step: int) -> bool:
-        """Returns whether the run is to end after `step`."""
-        return False
-
-    def saved(self, step: int, wait: Callable[[], None]) -> None:
-        """Called when the state after `step` is saved or being saved."""
-
-
-NEVER = NeverStop()
 
 
 class StopOnSignal(NeverStop):

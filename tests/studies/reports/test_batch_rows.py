@@ -6,7 +6,7 @@ from helpers import made_batches
 
 from xlme_jax.data.batches.pair_layouts import Sides, Translations
 from xlme_jax.data.batches.streams import PairStream
-from xlme_jax.data.benchmarks.examples import IGNORED
+from xlme_jax.data.token_ids import IGNORED
 from xlme_jax.studies.reports import batch_rows
 
 

@@ -21,16 +21,13 @@ import logging
 import reprlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grain
 import numpy as np
 from grain.experimental import FlatMapIterDataset, ThreadPrefetchIterDataset
 
-from xlme_jax.data.batches import layouts, mixing, packing, pair_losses, pair_sampling
-from xlme_jax.data.batches.pair_losses import PairLosses, Sums
-from xlme_jax.data.batches.robust_sampling import RobustSampling
-from xlme_jax.data.batches.robust_stream import RobustStream
+from xlme_jax.data.batches import layouts, mixing, packing
 from xlme_jax.data.batches.streams import (
     LabelledStream,
     PairStream,
@@ -55,6 +52,11 @@ from xlme_jax.data.batches.transforms import (
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 from xlme_jax.data.prepared.reader import TaskReader
 
+if TYPE_CHECKING:
+    from xlme_jax.data.batches.pair_losses import PairLosses, Sums
+    from xlme_jax.data.batches.robust_sampling import RobustSampling
+    from xlme_jax.data.batches.robust_stream import RobustStream
+
 # Version 1 used another shuffle of the examples.
 _STATE_VERSION = 2
 _log = logging.getLogger(__name__)
@@ -73,6 +75,9 @@ def _sampled_tasks(
     tasks = stream_tasks(dataset, stream, split)
     if isinstance(stream, PairStream):
         tasks = _fitting(tasks, stream)
+    if isinstance(stream, PairStream) and stream.sampling != "temperature":
+        from xlme_jax.data.batches import pair_sampling
+
         weights = pair_sampling.task_weights(tasks, stream)
     else:
         sizes = [stream.size(task) for task in tasks]
@@ -264,6 +269,8 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
 
     def next_phase(self, step: int, train_steps: int) -> None:
         """Begins the phases that are due, with weights from the losses observed until now."""
+        from xlme_jax.data.batches import pair_losses
+
         self._check_open()
         for name, robust in self._robust.items():
             if robust.losses.due(step, train_steps):
@@ -448,6 +455,8 @@ def make_iterator(
         fingerprints[stream.name] = _fingerprint(tasks, stream, sampler, seed, split, window_draws)
         shares[stream.name] = dict(zip((task.name for task in tasks), weights.tolist()))
         if isinstance(stream, PairStream) and stream.robust is not None:
+            from xlme_jax.data.batches.robust_stream import RobustStream
+
             task_names = tuple(shares[stream.name])
             losses = _pair_losses(stream.name, stream.robust, task_names, weights)
             robust[stream.name] = RobustStream(losses, start, sampler, window_draws)
@@ -477,9 +486,11 @@ def _start(
 def _pair_losses(
     stream: str, settings: RobustSampling, tasks: tuple[str, ...], weights: np.ndarray
 ) -> PairLosses:
+    from xlme_jax.data.batches import pair_losses
+
     path = settings.baseline
     baseline = 0.0 if path is None else pair_losses.read_baseline(path, stream, tasks)
-    return PairLosses(settings, tasks, weights, baseline)
+    return pair_losses.PairLosses(settings, tasks, weights, baseline)
 
 
 def _first_left_out(

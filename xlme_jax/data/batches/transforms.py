@@ -14,11 +14,11 @@ from xlme_jax.data.batches import layouts, mixing, packing
 from xlme_jax.data.batches.pair_layouts import Translations
 from xlme_jax.data.batches.row_lengths import SHORTEST_LABELLED, row_length
 from xlme_jax.data.batches.streams import LabelledStream, PairStream, Stream, TextStream
-from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataError, TaskInfo
 from xlme_jax.data.prepared.format import LABELS
 from xlme_jax.data.prepared.reader import TaskReader, ranges
+from xlme_jax.data.token_ids import IGNORED
 
 # Pairs are packed within windows of this many consecutive draws. It is a constant, so the order of
 # rows depends neither on the batch size nor on the number of hosts; it is large, so few tokens are

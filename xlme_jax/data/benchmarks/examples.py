@@ -11,8 +11,6 @@ Kind = Literal["classification", "multiple_choice", "regression", "tagging", "qu
 KINDS: tuple[Kind, ...] = (
     *("classification", "multiple_choice", "regression", "tagging", "question_answering"),
 )
-# Label of tokens without a prediction.
-IGNORED = -100
 # Gold label and gold tag that no prediction equals: the file has none where there should be one.
 NO_LABEL = ""
 NO_TAG = "_"

@@ -14,7 +14,6 @@ from typing import Protocol
 import numpy as np
 
 from xlme_jax.data.benchmarks.examples import (
-    IGNORED,
     NO_LABEL,
     Example,
     Features,
@@ -24,6 +23,7 @@ from xlme_jax.data.benchmarks.examples import (
     TextExample,
 )
 from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.data.token_ids import IGNORED
 from xlme_jax.data.vocabulary import SPACES, Vocabulary
 
 # Longer questions are truncated: one in a thousand of XQuAD's.

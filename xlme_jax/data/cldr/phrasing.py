@@ -9,24 +9,17 @@ or English, units returned as raw keys, names shared by two things, plural forms
 from __future__ import annotations
 
 import datetime
-import difflib
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from xlme_jax.data import languages
-from xlme_jax.data.languages import XLMR
+from xlme_jax.data.cldr_config import check_language
 
 if TYPE_CHECKING:
     from babel import Locale
-
-WITHOUT_CLDR: tuple[str, ...] = ("bn_rom", "hi_rom", "my_zaw", "ta_rom", "te_rom", "ur_rom")
-"""XLM-R's languages without CLDR locales (CLDR's `hi_Latn` has English names)."""
-
-LANGUAGES: tuple[str, ...] = tuple(code for code in XLMR if code not in WITHOUT_CLDR)
-"""XLM-R's other languages (`zh` is simplified Chinese, as in XLM-R)."""
 
 LIST_FAMILIES: dict[str, tuple[str, ...]] = {
     "territory_list": ("territory",),
@@ -94,21 +87,6 @@ class Message(NamedTuple):
     kind: str
     concepts: tuple[str, ...]
     value: int | Duration | Moment | None = None
-
-
-def check_choice(what: str, given: str, allowed: Sequence[str]) -> None:
-    """Raises ValueError with close matches if `given` is not one of `allowed`."""
-    if given not in allowed:
-        near = difflib.get_close_matches(str(given), allowed, n=3, cutoff=0.3)
-        meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-        raise ValueError(f"cldr: unknown {what} {given!r}{meant} Allowed: {', '.join(allowed)}")
-
-
-def check_language(language: str) -> None:
-    """Raises ValueError if `language` is not one of `LANGUAGES`."""
-    if language in WITHOUT_CLDR:
-        raise ValueError(f"cldr: XLM-R has {language!r}, but CLDR has no data for it; remove it")
-    check_choice("language", language, LANGUAGES)
 
 
 @functools.cache

@@ -37,9 +37,9 @@ from xlme_jax.data.prepared.format import (
     unseal,
     unseal_rows,
 )
-from xlme_jax.data.prepared.local_copies import DEFAULT_GB, LocalCopies
 from xlme_jax.data.prepared.reader import OpenFiles, TaskReader
 from xlme_jax.data.token_ids import EOS_ID
+from xlme_jax.storage.caches import DATA_GB
 from xlme_jax.storage.paths import as_path, is_bucket
 
 
@@ -152,7 +152,7 @@ class PreparedDataset:
         )
 
     def copy_from_bucket(
-        self, folder: str | None = None, gigabytes: float = DEFAULT_GB, verify: bool = True
+        self, folder: str | None = None, gigabytes: float = DATA_GB, verify: bool = True
     ) -> None:
         """Reads shards and lengths from local copies from now on; does nothing on a disk.
 
@@ -166,6 +166,8 @@ class PreparedDataset:
         """
         if not is_bucket(self.directory):
             return
+        from xlme_jax.data.prepared.local_copies import LocalCopies
+
         copies = LocalCopies(self.directory, folder, gigabytes)
         files = stored_files(file for task in self.tasks for file in task.files)
         self._verified = frozenset(file.file for file in copies.copy(files, verify))

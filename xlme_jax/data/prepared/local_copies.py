@@ -16,11 +16,10 @@ from collections.abc import Sequence
 
 from xlme_jax.data.prepared.format import BUCKET_THREADS, FileInfo, PreparedDataError
 from xlme_jax.storage import locks
-from xlme_jax.storage.caches import user_cache
+from xlme_jax.storage.caches import DATA_GB, user_cache
 from xlme_jax.storage.files import copy_file
 
 _log = logging.getLogger(__name__)
-DEFAULT_GB = 100.0
 
 
 def default_folder() -> pathlib.Path:
@@ -42,7 +41,7 @@ class LocalCopies:
         self,
         source: pathlib.Path,
         folder: str | None = None,
-        gigabytes: float = DEFAULT_GB,
+        gigabytes: float = DATA_GB,
     ):
         self._source, self._limit = source, int(gigabytes * 1e9)
         self._folder = pathlib.Path(folder) if folder else default_folder()

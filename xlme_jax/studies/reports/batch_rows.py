@@ -12,9 +12,8 @@ import numpy as np
 from xlme_jax.data.batches.pair_layouts import Translations
 from xlme_jax.data.batches.pipeline import BatchIterator
 from xlme_jax.data.batches.streams import PairStream, Stream
-from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, IGNORED, PAD_ID, UNK_ID, mask_id
 from xlme_jax.data.vocabulary import MASK_PIECE, SPECIAL_PIECES, Vocabulary, VocabularyError
 from xlme_jax.objectives.readings import Reading
 from xlme_jax.studies.reports.visible_text import visible

@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.ops import dropout
-from xlme_jax.ops.attention import Implementation, attention
-from xlme_jax.ops.attention_blocks import Platform
+from xlme_jax.ops.attention import attention
 from xlme_jax.ops.attention_kernel import flash_attention
-from xlme_jax.ops.implementations import Heads
+from xlme_jax.ops.implementations import Heads, Implementation, Platform
 from xlme_jax.tools.tuning.choosing import GRADIENT, Candidate
 
 # Most scores of a case: plain XLA in float32, with which others are compared, holds a few copies.
