@@ -12,7 +12,7 @@ from collections.abc import Collection
 from tasks import features, mixtures, registration
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS
 from xlme_jax.data.text.held_out import HeldOutText
-from xlme_jax.preparation.file_sources import find_documents
+from xlme_jax.preparation.file_sources import document_tasks, find_document_files
 from xlme_jax.preparation.source_types import required_folder
 from xlme_jax.preparation.sources import SOURCES
 
@@ -49,5 +49,6 @@ def register(
     """
     source = SOURCES[NAME]
     folder = required_folder(directory, source.variable, source.content, source.option)
-    text_tasks = find_documents(name, folder, languages, max_document_chars, held_out)
+    files = find_document_files(folder, languages)
+    text_tasks = document_tasks(name, files, max_document_chars, held_out)
     return registration.register(text_tasks, vocabulary, alpha, prepared)

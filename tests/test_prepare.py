@@ -930,7 +930,7 @@ def test_columns_of_scored_pairs(config, tmp_path):
         ({"validation": "every:1"}, "`validation` is 'every:1'; expected every:20"),
         (
             {"validation": "every:5", "tasks": ("tfds",)},
-            "applies only to the tasks cc100, bitext, table",
+            "applies only to the tasks cc100, bitext, text, table",
         ),
         ({"tsv_columns": (1, 1)}, r"`tsv_columns` is \(1, 1\); give two different"),
         ({"tsv_columns": ("a", "b")}, "`tsv_columns` is .* give two different columns"),

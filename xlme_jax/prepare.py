@@ -11,6 +11,13 @@ Without gin, name the tasks. The embedded corpus trains its own vocabulary; for 
     python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=pairs \
         --vocabulary=vocabulary.model --output=data/mine --workers=8
 
+Public corpora are taken as downloaded; `--explain` only prints what each file was recognised as
+(docs/guide/own_text.md)::
+
+    python -m xlme_jax.prepare --explain --tasks=text --dir=fineweb-2,nllb
+    python -m xlme_jax.prepare --tasks=text --dir=fineweb-2,nllb --languages=en,sw \
+        --vocabulary=vocabulary.model --output=data/mine
+
 Labelled examples for fine-tuning come from the official files of a benchmark::
 
     python -m xlme_jax.prepare --tasks=xnli --eval_dir=eval --max_length=128 \
@@ -68,7 +75,7 @@ from xlme_jax import api
 from xlme_jax.configuration import source_flags, worker_flags
 from xlme_jax.data import prepared
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.preparation import sources
+from xlme_jax.preparation import folder_source, sources
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import setting
 from xlme_jax.storage.paths import as_path
@@ -127,6 +134,9 @@ _INSPECT_TEXTS = flags.DEFINE_integer(
 _IDENTIFY = flags.DEFINE_bool(
     "identify", False, "inspect: report texts in another language than their file's, by py3langid."
 )
+_EXPLAIN = flags.DEFINE_bool(
+    "explain", False, "text: only print what each file of --dir was recognised as."
+)
 _VERIFY = flags.DEFINE_bool("verify", False, "Only check the files of the data set.")
 
 
@@ -137,8 +147,10 @@ def main() -> None:
         from xlme_jax.huggingface.conversion import as_run
 
         loading.convert_init_from(as_run)
-    config = source_flags.configuration()
-    if _INSPECT.value:
+    config = source_flags.configuration(**({"output": "."} if _EXPLAIN.value else {}))
+    if _EXPLAIN.value:
+        print("\n".join(folder_source.explain(config)))
+    elif _INSPECT.value:
         _inspect(config)
     elif _VERIFY.value:
         dataset = prepared.PreparedDataset.load(config.output)

@@ -94,7 +94,8 @@ def test_a_new_entry_is_prepared_and_gives_vocabulary_text(raw, monkeypatch):
         language: lines * 2 for language, lines in LINES.items()
     }
     with pytest.raises(
-        ValueError, match=r"applies only to the tasks cc100, bitext, table, table_pairs; .* toy"
+        ValueError,
+        match=r"applies only to the tasks cc100, bitext, text, table, table_pairs; .* toy",
     ):
         api.prepare(PrepareConfig("x", ("toy",), validation="every:5"))
 

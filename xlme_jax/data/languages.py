@@ -209,6 +209,19 @@ def script(code: str) -> str:
     return UNKNOWN_SCRIPT if language is None else language.script
 
 
+def scripts_in_use(code: str) -> frozenset[str]:
+    """Returns the scripts that CLDR's locales have for a language; its own alone if it is named.
+
+    Empty if CLDR has no locale of the language: then too little is known of how it is written.
+    """
+    language = find(code)
+    if language is None or language.code not in _scripts_of_locales():
+        return frozenset()
+    if language.tag != language.code:
+        return frozenset({language.script})
+    return _scripts_of_locales()[language.code] | {language.script}
+
+
 def english_name(code: str) -> str:
     """Returns the English name of a language, or the code if it is not a language."""
     language = find(code)
@@ -368,6 +381,21 @@ def _codes_of_names() -> dict[str, str]:
     names = {name.lower(): code for code, name in _english().languages.items() if find(code)}
     iso = {language.name.lower(): language.part3 for language in _iso_table().values()}
     return iso | names
+
+
+@functools.cache
+def _scripts_of_locales() -> dict[str, frozenset[str]]:
+    """Returns {code: scripts of its locales, those of its regions included}."""
+    from babel.localedata import locale_identifiers
+
+    identifiers = locale_identifiers()
+    codes = {name.partition("_")[0] for name in identifiers}
+    likely = [name for name in _cldr("likely_subtags").values() if name.partition("_")[0] in codes]
+    scripts: dict[str, set[str]] = {}
+    for name in (*identifiers, *likely):
+        if code := _primary(name.partition("_")[0]):
+            scripts.setdefault(code, set()).update(filter(None, [_script_in(name)]))
+    return {code: frozenset(names) for code, names in scripts.items()}
 
 
 def _primary(code: str) -> str | None:

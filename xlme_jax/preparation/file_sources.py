@@ -18,7 +18,8 @@ from xlme_jax.data.text.pair_readers import discover_bitext, group_by_pair, read
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, discover_documents
 from xlme_jax.data.text.tables import TableText
 from xlme_jax.data.text.text_digests import digest
-from xlme_jax.preparation import duplicates, raw_examples
+from xlme_jax.preparation import distributions, duplicates, first_records, raw_examples
+from xlme_jax.preparation.first_records import accepted, checked
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import (
     SHARDS,
@@ -30,6 +31,7 @@ from xlme_jax.preparation.source_types import (
     file_bytes,
     matching,
     matching_of_languages,
+    setting,
     task_name,
 )
 
@@ -61,14 +63,16 @@ _PAIR_FLAGS = (
 class DocumentFolder(Source):
     """A folder of documents in CC-100's layout; its tasks are `<name>_<lang>`."""
 
-    flags: ClassVar = (SHARDS,)
+    flags: ClassVar = (first_records.FLAG, SHARDS)
     can_hold_out: ClassVar = True
 
     def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
         """Lists a task per language; see `document_tasks`."""
-        files = discover_documents(self.folder(config), config.languages or None)
-        files = matching_of_languages(config, files)
-        return document_tasks(self.name, files, config.max_document_chars, held_out)
+        files = matching_of_languages(
+            config, find_document_files(self.folder(config), config.languages)
+        )
+        longest = config.max_document_chars
+        return document_tasks(self.name, files, longest, held_out, accepted(config))
 
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the files of documents."""
@@ -94,7 +98,14 @@ class PairFolder(Source):
     def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
         """Lists a task per language pair; see `pair_tasks`."""
         files = self._discover(config)
-        return pair_tasks(self.name, files, config.shuffle_pairs, held_out, config.deduplicate)
+        return pair_tasks(
+            self.name,
+            files,
+            config.shuffle_pairs,
+            held_out,
+            config.deduplicate,
+            accepted(config),
+        )
 
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the pair files, for pairs of all scores."""
@@ -121,41 +132,38 @@ class PairFolder(Source):
                 f"several in order of preference, such as --{self.option}=ccmatrix,ccaligned"
             )
         options: dict[str, Any] = {"first_only": first_only, "min_score": config.min_score}
-        sources = discover_bitext(
-            folders,
-            config.languages or None,
-            config.pairs or None,
-            config.pivot,
-            tsv_columns=config.tsv_columns,
-            **(options | changed),
-        )
+        with distributions.named_in_errors("bitext", folders[0]):
+            sources = discover_bitext(
+                folders,
+                config.languages or None,
+                config.pairs or None,
+                config.pivot,
+                tsv_columns=config.tsv_columns,
+                **(options | changed),
+            )
+        paths = (path for source in sources for path in source.paths)
+        distributions.check_source("bitext", setting(config, self.option), paths)
         return matching(config, sources, lambda source: source.paths)
 
 
 # --- Documents ---
 
 
-def find_documents(
-    name: str,
-    folder: Path,
-    languages: Collection[str],
-    max_document_chars: int,
-    held_out: HeldOutText | None,
-) -> list[TextTask]:
-    """Lists a task per language of a folder, without reading text.
+def find_document_files(folder: Path, languages: Collection[str]) -> dict[str, list[Path]]:
+    """Returns {language: its files} of a folder in CC-100's layout.
 
     Args:
-      name: Name of the mixture and prefix of the task names.
       folder: Folder of `<lang>.txt.xz` files.
       languages: Languages to use; empty: all.
-      max_document_chars: Longer documents are split.
-      held_out: Selects the split "validation"; None: no such split.
 
     Raises:
-      DataError: A language is missing.
+      DataError: A language is missing, or files would be misread.
     """
-    files = discover_documents(folder, languages or None)
-    return document_tasks(name, files, max_document_chars, held_out)
+    with distributions.named_in_errors("cc100", folder):
+        files = discover_documents(folder, languages or None)
+    paths = (path for of_language in files.values() for path in of_language)
+    distributions.check_source("cc100", folder, paths)
+    return files
 
 
 def document_tasks(
@@ -163,6 +171,7 @@ def document_tasks(
     files_of_languages: Mapping[str, Sequence[DocumentFile]],
     max_document_chars: int,
     held_out: HeldOutText | None,
+    accept: Collection[str] = (),
 ) -> list[TextTask]:
     """Returns a task per language, without reading text.
 
@@ -171,12 +180,14 @@ def document_tasks(
       files_of_languages: {language: its files}.
       max_document_chars: Longer documents are split.
       held_out: Selects the split "validation"; None: no such split.
+      accept: Signs of wrong text that are no error, see `first_records`.
     """
     tasks = []
     for language, files in files_of_languages.items():
         splits = {"train": [_document_shard(max_document_chars, file) for file in files]}
         if held_out is not None:
             splits = _document_splits(held_out, language, files, max_document_chars)
+        splits["train"] = [checked(shard, (language,), accept) for shard in splits["train"]]
         tasks.append(TextTask(name, task_name(name, language), (language,), splits))
     return tasks
 
@@ -236,6 +247,7 @@ def pair_tasks(
     shuffle_pairs: bool,
     held_out: HeldOutText | None,
     deduplicate: bool = False,
+    accept: Collection[str] = (),
 ) -> list[TextTask]:
     """Returns a task per language pair, without reading text.
 
@@ -246,6 +258,7 @@ def pair_tasks(
       held_out: Selects the split "validation"; None: no such split.
       deduplicate: Whether a pair is read only the first time. The files of a split are then one
         shard, so that the result does not depend on the number of workers.
+      accept: Signs of wrong text that are no error, see `first_records`.
     """
     tasks = []
     for group in group_by_pair(sources).values():
@@ -253,18 +266,23 @@ def pair_tasks(
         splits = {"train": [_pair_shard(source) for source in group]}
         if held_out is not None:
             splits = _pair_splits(held_out, group)
+        pair = (group[0].lang1, group[0].lang2)
+        splits["train"] = [
+            checked(shard, pair, accept, has_columns=source.kind == "tsv")
+            for shard, source in zip(splits["train"], group)
+        ]
         if deduplicate:
             splits = {split: [_distinct(shards)] for split, shards in splits.items() if shards}
         if shuffle_pairs:
             splits["train"] = [_mismatched(shard) for shard in splits["train"]]
-        tasks.append(TextTask(name, task, (group[0].lang1, group[0].lang2), splits))
+        tasks.append(TextTask(name, task, pair, splits))
     return tasks
 
 
 def _pair_shard(source: BitextSource) -> Shard:
     title = " + ".join(map(os.fspath, source.paths))
     read = functools.partial(read_bitext, source)
-    multiway = source.kind == "multiway"
+    multiway = source.kind in ("multiway", "verses")
     key = f"{source.kind} {source.swap}" + (f" {source.columns}" if source.columns else "")
     files = source.paths
     if source.fields:

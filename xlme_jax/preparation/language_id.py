@@ -9,7 +9,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from xlme_jax.data import languages
@@ -23,6 +23,7 @@ _PY3LANGID_CHARS = (64, 250)
 _FASTTEXT_CHARS = (500,)
 _PREFIX = "__label__"  # Of the names of fastText's models.
 _ANY_TEXT = "a text"
+_PIECES, _PIECE_CHARS = 4, 1000
 
 
 def check() -> None:
@@ -53,6 +54,31 @@ def others(texts: Iterable[str], language: str) -> float | None:
     if not long or code not in {_code(label) for label, _ in py3langid.rank("")}:
         return None
     return sum(_code(py3langid.classify(text)[0]) != code for text in long) / len(long)
+
+
+def are_exchanged(
+    firsts: Sequence[str], seconds: Sequence[str], languages_of_sides: tuple[str, str]
+) -> bool:
+    """Returns whether the two sides of pairs are in each other's language.
+
+    It is certain only if each of several pieces of both sides is more like the other's language, so
+    that close languages are not taken for each other. Without the package, or if it does not know
+    both languages, the answer is no.
+    """
+    if importlib.util.find_spec("py3langid") is None:
+        return False
+    import py3langid
+
+    codes = [_code(language) for language in languages_of_sides]
+    if not set(codes) <= {_code(label) for label, _ in py3langid.rank("")}:
+        return False
+    for side, texts in enumerate((firsts, seconds)):
+        for start in range(_PIECES):
+            piece = " ".join(texts[start::_PIECES])[:_PIECE_CHARS]
+            scores = {_code(label): score for label, score in py3langid.rank(piece)}
+            if scores[codes[side]] >= scores[codes[1 - side]]:
+                return False
+    return True
 
 
 def _code(label: str) -> str:

@@ -19,6 +19,7 @@ from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.preparation import filters
 from xlme_jax.preparation.cldr_source import Cldr
 from xlme_jax.preparation.file_sources import DocumentFolder, PairFolder
+from xlme_jax.preparation.folder_source import PublicText
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import Flag, Source, TextTask, setting
 from xlme_jax.preparation.table_sources import CONTENT as TABLES
@@ -37,6 +38,11 @@ SOURCES: dict[str, Source] = {
             "bitext",
             "translation pairs in files",
             "pair files (TSV, Moses, OPUS zip, TMX or multi-way)",
+        ),
+        PublicText(
+            "text",
+            "public distributions as downloaded",
+            "public distributions (FineWeb-2, HPLT, NLLB, OPUS, ...), or several with commas",
         ),
         Tfds("tfds", "TensorFlow Datasets"),
         Table("table", "documents in tables", TABLES),

@@ -23,8 +23,9 @@ from xlme_jax.data.text.table_files import (
     discover_tables,
 )
 from xlme_jax.data.text.tables import TableText
-from xlme_jax.preparation import filters
+from xlme_jax.preparation import distributions, filters
 from xlme_jax.preparation.file_sources import document_tasks, pair_tasks, pair_texts
+from xlme_jax.preparation.first_records import accepted
 from xlme_jax.preparation.hub import download
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import (
@@ -132,7 +133,10 @@ class Table(_Tables):
     def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
         """Lists a task per language."""
         tables = self._discover(config)
-        return document_tasks(self.name, tables, config.max_document_chars, held_out)
+        paths = (table.path for of_language in tables.values() for table in of_language)
+        distributions.check_source("table", self.location(config), paths)
+        longest, accept = config.max_document_chars, accepted(config)
+        return document_tasks(self.name, tables, longest, held_out, accept)
 
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the tables."""
@@ -147,15 +151,16 @@ class Table(_Tables):
                 f"prepare: both `text_language` ({language}) and `language_column` ({column}) are "
                 "given; leave out one"
             )
-        texts = discover_tables(
-            self.location(config),
-            config.languages or None,
-            setting(config, "text_column") or "text",
-            language,
-            column,
-            _split(config),
-        )
-        where = _where(config)
+        folder, where = self.location(config), _where(config)
+        with distributions.named_in_errors("table", folder):
+            texts = discover_tables(
+                folder,
+                config.languages or None,
+                setting(config, "text_column") or "text",
+                language,
+                column,
+                _split(config),
+            )
         return {
             tag: [dataclasses.replace(text, where=where) for text in of_language]
             for tag, of_language in matching_of_languages(config, texts).items()
@@ -171,7 +176,16 @@ class TablePairs(_Tables):
     def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
         """Lists a task per language pair; see `pair_tasks`."""
         files = self._discover(config)
-        return pair_tasks(self.name, files, config.shuffle_pairs, held_out, config.deduplicate)
+        paths = (path for source in files for path in source.paths)
+        distributions.check_source("table_pairs", self.location(config), paths)
+        return pair_tasks(
+            self.name,
+            files,
+            config.shuffle_pairs,
+            held_out,
+            config.deduplicate,
+            accepted(config),
+        )
 
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the tables, for pairs of all scores."""
@@ -194,16 +208,18 @@ class TablePairs(_Tables):
                 "with --score_column, or leave out min_score"
             )
         options: dict[str, Any] = {"min_score": config.min_score if score else None}
-        sources = discover_table_pairs(
-            self.location(config),
-            config.languages or None,
-            config.pairs or None,
-            config.pivot,
-            columns,
-            score,
-            split=_split(config),
-            **(options | changed),
-        )
+        folder = self.location(config)
+        with distributions.named_in_errors("table_pairs", folder):
+            sources = discover_table_pairs(
+                folder,
+                config.languages or None,
+                config.pairs or None,
+                config.pivot,
+                columns,
+                score,
+                split=_split(config),
+                **(options | changed),
+            )
         where, chosen = _where(config), matching(config, sources, lambda source: source.paths)
         return [dataclasses.replace(source, where=where) for source in chosen]
 

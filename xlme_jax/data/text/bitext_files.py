@@ -36,8 +36,8 @@ class BitextSource:
     Attributes:
         lang1: Language that sorts first; pairs are yielded in the order (lang1, lang2).
         lang2: The other language.
-        kind: "moses", "multiway" or "sgm" (two paths, that of lang1 first); "zip", "tsv", "tmx" or
-            "table" (one).
+        kind: "moses", "multiway", "sgm" or "verses" (two paths, that of lang1 first); "zip", "tsv",
+            "tmx" or "table" (one).
         paths: The files.
         swap: Whether the file's name, and so the columns of a TSV file, have the order (lang2,
             lang1).
@@ -463,7 +463,8 @@ def multiway_files(directory: Path) -> dict[Path, str]:
     names = {}
     for path in reading.data_files(directory):
         name, dot, suffix = strip_compression(path.name).rpartition(".")
-        if dot and suffix == "txt":
+        # Idesa has the code `ids`.
+        if dot and suffix == "txt" and f"{name}.txt" != UNIT_IDS:
             names[path] = name
     tags = languages.tags_of_names(names.values())
     if unit_ids_file(directory) is not None:  # Then `ha-ne.txt` is no pair.

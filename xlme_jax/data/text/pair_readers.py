@@ -43,6 +43,7 @@ from xlme_jax.data.text.sgm import sgm_units
 from xlme_jax.data.text.tables import pair_columns, table_units
 from xlme_jax.data.text.tmx import tmx_pairs
 from xlme_jax.data.text.tsv import not_numbers, tsv_units
+from xlme_jax.data.text.verses import verse_units
 
 __all__ = [
     "BitextSource",
@@ -117,6 +118,8 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
             return _multiway_units(first, second, report)
         case "sgm", (first, second):
             return sgm_units(first, second)
+        case "verses", (first, second):
+            return verse_units(first, second, report)
         case "zip", (path,):
             return _zip_units(path, source.lang1, source.lang2, report, source.min_score)
         case "tmx", (path,):
@@ -132,8 +135,8 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
             least, where = source.min_score, source.where
             return table_units(path, report, fields[:2], score_name, least, where)
     raise ValueError(
-        "kind, paths: expected moses, multiway or sgm with two paths, or zip, tsv, tmx or table "
-        f"with one; got {source.kind!r} with {len(source.paths)}"
+        "kind, paths: expected moses, multiway, sgm or verses with two paths, or zip, tsv, tmx or "
+        f"table with one; got {source.kind!r} with {len(source.paths)}"
     )
 
 

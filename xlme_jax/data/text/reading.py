@@ -498,7 +498,8 @@ def discover_documents(
             language.
     """
     folder = check_folder(folder)
-    words = {path: _language_words(path.name) for path in data_files(folder)}
+    files_here = [path for path in data_files(folder) if not _ABOUT.fullmatch(path.name)]
+    words = {path: _language_words(path.name) for path in files_here}
     folders = [path for path in listed(folder) if path.is_dir()]
     names = [path.name for path in folders]
     for path in (*words, *folders):
@@ -515,7 +516,8 @@ def discover_documents(
             unread[path.name] = candidates[-1] if candidates else ""
     for sub in folders:
         if sub.name in tags:
-            if texts := [path for path in data_files(sub) if _language_words(path.name)]:
+            texts = [path for path in data_files(sub) if not _ABOUT.fullmatch(path.name)]
+            if texts := [path for path in texts if _language_words(path.name)]:
                 files.setdefault(tags[sub.name], []).extend(texts)
         elif words_of_file := [word for word in _language_words(sub.name) if word in tags]:
             raise DataError(

@@ -27,6 +27,17 @@ _ABSENT = object()
 Rows = Iterator[tuple[Any, ...] | str]
 _Cells = Iterator[Sequence[str | bytes] | str]
 
+
+def numbered_rows(path: Path, report: ReadReport) -> Rows:
+    """Yields the text of each line `number<TAB>text`, or why it is skipped."""
+    for line in aligned_lines(read_blocks(path), str(path), report):
+        if not isinstance(line, str):
+            yield line.value
+            continue
+        number, tab, text = line.partition("\t")
+        yield (text,) if tab and number.strip().isdigit() else "no number at its start"
+
+
 # --- JSON Lines ---
 
 

@@ -69,6 +69,9 @@ class TableText:
         column: Column of the text.
         language_column: Column of the language; only rows with `language` are read. Empty: all are.
         where: Conditions that rows satisfy, see `row_conditions`. Empty: none.
+        is_escaped: Whether line ends are written as a backslash and an "n", as in MADLAD-400.
+        is_numbered: Whether the file has no named columns but lines `number<TAB>text`, as the
+            Leipzig Corpora have; then `column` is not used.
     """
 
     path: Path
@@ -76,6 +79,8 @@ class TableText:
     column: str
     language_column: str = ""
     where: str = ""
+    is_escaped: bool = False
+    is_numbered: bool = False
 
     @property
     def name(self) -> str:
@@ -87,7 +92,9 @@ class TableText:
     def key(self) -> str:
         """Returns what the text depends on besides the file."""
         key = f"column {self.column}, language {self.language_column} {self.language}"
-        return f"{key}, where {self.where}" if self.where else key
+        if self.where:
+            key += f", where {self.where}"
+        return key + ", escaped" * self.is_escaped + ", numbered" * self.is_numbered
 
 
 def is_table(name: str) -> bool:
@@ -151,7 +158,14 @@ def read_table(
     report = ReadReport() if report is None else report
     before = report.read
     columns = [table.column] + ([table.language_column] if table.language_column else [])
-    for row in _rows(table.path, columns, report, table.where):
+    rows: Rows
+    if table.is_numbered:
+        if table.where:
+            raise DataError(f"{table.name}: has no named columns that --where could compare")
+        rows = row_lines.numbered_rows(table.path, report)
+    else:
+        rows = _rows(table.path, columns, report, table.where)
+    for row in rows:
         if (text := _document(table, row, report)) is None:
             continue
         *whole, rest = reading.pieces(text, max_document_chars)
@@ -180,6 +194,8 @@ def _document(table: TableText, row: Any, report: ReadReport) -> str | None:
             report.skip("no language" if language is None else "another language")
             return None
     text = _clean(row[0], report)
+    if table.is_escaped and isinstance(text, str):
+        text = text.replace("\\n", "\n").strip()
     if isinstance(text, str) and text:
         return BLANK_LINE.sub("\n", text)
     report.skip(text.value if isinstance(text, Rejected) else "empty text")

@@ -1,0 +1,205 @@
+"""Public distributions are read as downloaded, or refused with a command that works."""
+
+import itertools
+import lzma
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import public_layouts
+from public_layouts import LAYOUTS, WORDS, sentence
+
+from xlme_jax.data.text.held_out import HeldOutText
+from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.data.text.text_digests import digest
+from xlme_jax.preparation import distributions, folder_source, sources
+from xlme_jax.preparation.distribution_table import DISTRIBUTIONS
+from xlme_jax.preparation.prepare_config import PrepareConfig
+
+OTHER_SOURCES = ("cc100", "bitext", "table", "table_pairs")
+
+
+def read(folder, name="text", **settings):
+    """Returns {task: its texts} of a source, after checking that each is in its language alone."""
+    settings = {sources.SOURCES[name].option: str(folder), **settings}
+    config = PrepareConfig("out", (name,), **sources.arguments(settings))
+    texts = {}
+    for task in sources.SOURCES[name].find(config, None):
+        texts[task.task] = [x for shard in task.splits["train"] for x in shard.read(ReadReport())]
+        for text in texts[task.task]:
+            for side, language in zip(text, task.languages):
+                words = set(re.sub(r"[.\n]", " ", side).split())
+                assert words <= set(WORDS[language]), (task.task, side)
+    return texts
+
+
+def counts(folder, name="text", **options):
+    return {task: len(texts) for task, texts in read(folder, name, **options).items()}
+
+
+def test_every_distribution_has_a_layout():
+    assert LAYOUTS.keys() == {row.name for row in DISTRIBUTIONS}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_are_read_right_or_refused(name, tmp_path):
+    write, expected = LAYOUTS[name]
+    write(tmp_path)
+    files = distributions.recognise(tmp_path)
+    assert {file.distribution.name for file in files} == {name}
+    config = PrepareConfig("out", ("text",), options={"dir": str(tmp_path)})
+    assert len(folder_source.explain(config)) >= len(files)
+    if isinstance(expected, str):
+        with pytest.raises(DataError, match=expected):
+            counts(tmp_path)
+    else:
+        assert counts(tmp_path) == expected
+    if expected == public_layouts.EVALUATION:
+        assert counts(tmp_path, include_parts=("evaluation", "test"))
+    for other in OTHER_SOURCES:
+        try:
+            texts = read(tmp_path, other)
+        except DataError:
+            continue
+        total = {len(x) for x in texts.values()}
+        assert other in distributions.find(name).read_by and not isinstance(expected, str)
+        assert total == set(expected.values())
+
+
+# --- Hostile variants ---
+
+# Those of each way to read: a table in columns, lines, pairs in columns, two files, an archive.
+KINDS = ("fineweb-2", "madlad-400", "leipzig", "nllb", "opus-100", "opus-zip", "tatoeba-challenge")
+COMPRESSED = (".gz", ".xz", ".zst", ".zip", ".parquet")
+
+
+def training_file(folder):
+    return next(file.path for file in distributions.recognise(folder) if file.part == "train")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_files_about_a_corpus_are_not_text(name, tmp_path):
+    write, expected = LAYOUTS[name]
+    write(tmp_path)
+    for folder in {path.parent for path in tmp_path.rglob("*.*")}:
+        for about in ("README", "README.txt", "README.md", "LICENSE"):
+            (folder / about).write_text("About the corpus.\n\nAnd more.\n")
+    assert counts(tmp_path) == expected
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_damage_is_an_error_that_names_the_file(name, tmp_path):
+    LAYOUTS[name][0](tmp_path)
+    file = training_file(tmp_path)
+    data = file.read_bytes()
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match=re.escape(file.name)) as error:
+        counts(tmp_path)
+    assert "\n" not in str(error.value)
+    if file.suffix in COMPRESSED:
+        file.write_bytes(data[: len(data) * 2 // 3])
+        with pytest.raises(DataError, match=re.escape(file.name)):
+            counts(tmp_path)
+
+
+def test_two_distributions_in_one_folder(tmp_path):
+    LAYOUTS["nllb"][0](tmp_path)
+    LAYOUTS["leipzig"][0](tmp_path)
+    assert counts(tmp_path) == {"text_sw": 12, "text_pairs_en_sw": 12}
+    (tmp_path / "sw_clean.txt").write_text("notes\n")
+    with pytest.raises(DataError, match=r"sw_clean\.txt: named as .*; move it out"):
+        counts(tmp_path)
+
+
+def test_an_unknown_folder_names_a_source_that_reads_it(tmp_path):
+    for side, suffix in enumerate(("en", "sw")):
+        lines = [pair[side] for pair in public_layouts.PAIRS]
+        public_layouts.lines(tmp_path / f"news.{suffix}", lines)
+    with pytest.raises(DataError, match=rf"--tasks=bitext --bitext_dir={tmp_path} may read it"):
+        counts(tmp_path)
+    assert counts(tmp_path, "bitext") == {"bitext_en_sw": 12}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no text in this folder"):
+        counts(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["{en}", "{sw}", "{score}"])))
+def test_columns_in_another_order_are_refused(order, tmp_path):
+    path = tmp_path / "en-sw.bitextf.tsv.gz"
+    rows = [
+        "\t".join(order).format(en=a, sw=b, score=1 + i / 100)
+        for i, (a, b) in enumerate(public_layouts.PAIRS * 5)
+    ]
+    public_layouts.lines(path, rows)
+    if order == ("{score}", "{en}", "{sw}"):
+        assert counts(tmp_path) == {"text_pairs_en_sw": 60}
+        return
+    if order[0] == "{score}":
+        pytest.importorskip("py3langid")
+    with pytest.raises(DataError, match=path.name):
+        counts(tmp_path)
+
+
+def test_scores_are_read(tmp_path):
+    LAYOUTS["ccmatrix"][0](tmp_path)
+    assert counts(tmp_path, min_score=1.1) == {"text_pairs_en_sw": 7}
+    (tmp_path / "en-sw.bitextf.tsv.gz").unlink()
+    LAYOUTS["paracrawl"][0](tmp_path)
+    with pytest.raises(DataError, match="none of its pair files has scores"):
+        counts(tmp_path, min_score=1.1)
+
+
+# --- Spellings ---
+
+SPELLINGS = ("sw", "swa", "swh_Latn", "swh-Latn", "sw_KE")
+
+
+@pytest.mark.parametrize("code", SPELLINGS)
+def test_spellings_are_one_language_in_tasks_and_held_out_text(code, tmp_path):
+    text = "\n\n".join(public_layouts.DOCUMENTS["sw"])
+    held = tmp_path / "held"
+    public_layouts.written(held / f"{code}.txt", public_layouts.DOCUMENTS["sw"][0])
+    for other in SPELLINGS:
+        folder = tmp_path / other
+        public_layouts.written(folder / f"{code}.txt.xz", lzma.compress(text.encode()))
+        public_layouts.written(folder / f"{other}-1.txt.xz", lzma.compress(text.encode()))
+        assert counts(folder) == counts(folder, languages=[other]) == {"text_sw": 24}
+        config = PrepareConfig("out", ("text",), options={"dir": str(folder)})
+        held_out = HeldOutText(f"folder:{held}", corpora=sources.SOURCES["text"].corpora(config))
+        (task,) = sources.SOURCES["text"].find(config, held_out)
+        assert task.languages == ("sw",) and len(task.splits["validation"]) == 1
+        assert digest(sentence("sw", 0)) in held_out.texts("sw")
+        report = ReadReport()
+        for shard in task.splits["train"]:
+            assert all(sentence("sw", 0) not in text for (text,) in shard.read(report))
+        assert report.skipped["text held out for validation"]
+
+
+# --- Documentation ---
+
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "own_text.md"
+ROW = re.compile(r"^\| ([^|]+) \| `([^`|]+)` \| [^|]* \| ([^|]+) \|$", re.MULTILINE)
+COMMANDS = {(title, example): command for title, example, command in ROW.findall(PAGE.read_text())}
+
+
+def test_the_page_has_a_row_for_each_distribution():
+    assert COMMANDS.keys() == {(row.title, row.example) for row in DISTRIBUTIONS}
+
+
+@pytest.mark.parametrize("row", DISTRIBUTIONS, ids=lambda row: row.name)
+def test_documented_commands_read_their_distribution(row, tmp_path):
+    write, expected = LAYOUTS[row.name]
+    write(tmp_path)
+    command = COMMANDS[row.title, row.example]
+    if command.startswith("refused"):
+        with pytest.raises(DataError, match=expected):
+            counts(tmp_path)
+        return
+    flags = dict(flag.removeprefix("--").split("=") for flag in command.strip("`").split())
+    assert flags.pop("tasks") == "text" and flags.pop("dir") == "FOLDER"
+    options = {name: value.split(",") for name, value in flags.items()}
+    result = counts(tmp_path, **options)
+    assert result and (isinstance(expected, str) or result == expected)

@@ -1,0 +1,85 @@
+"""The first records of a file show whether it is what it is taken for."""
+
+import logging
+
+import pytest
+from public_layouts import DOCUMENTS, PAIRS, sentence
+
+from xlme_jax.data import languages
+from xlme_jax.data.text.reading import DataError
+from xlme_jax.preparation import first_records
+from xlme_jax.preparation.prepare_config import PrepareConfig
+
+DOCUMENT_SIGNS = {
+    "json": lambda i, text: f'{{"text": "{i}"}}',
+    "markup": lambda i, text: f"<seg id='{i}'>{text}</seg>",
+    "numbers": lambda i, text: f"{i}.5",
+    "addresses": lambda i, text: f"https://example.org/{i}",
+    "ids": lambda i, text: f"{40001001 + i}\t{text}",
+    "columns": lambda i, text: f"{text}\t{text}",
+    "escaped_newlines": lambda i, text: text.replace(". ", ".\\n") + "\\n" + text,
+    "mojibake": lambda i, text: f"Caf\u00e9 d\u00e9j\u00e0 vu {text}".encode().decode(
+        "cp1252", "replace"
+    ),
+}
+PAIR_SIGNS = {
+    "numbers": lambda i, first, second: (str(1 + i / 9), second),
+    "addresses": lambda i, first, second: (first, f"https://example.org/{i}"),
+    "json": lambda i, first, second: (first, f'{{"sw": "{second}"}}'),
+    "script": lambda i, first, second: (
+        first,
+        "\u043c\u0438\u0440 \u0438 \u0442\u0440\u0443\u0434 " * 3,
+    ),
+    "equal_sides": lambda i, first, second: (second, second),
+    "header": lambda i, first, second: (first, second) if i else ("source", "target"),
+}
+
+
+@pytest.mark.parametrize("sign", DOCUMENT_SIGNS)
+def test_documents_of_another_kind_are_refused_unless_accepted(sign):
+    records = [(DOCUMENT_SIGNS[sign](i, sentence("en", i)),) for i in range(20)]
+    with pytest.raises(DataError, match=rf"^FILE: .*--accept={sign}$"):
+        first_records.check_records("FILE", records, ("en",))
+    first_records.check_records("FILE", records, ("en",), tuple(first_records.SIGNS))
+
+
+@pytest.mark.parametrize("sign", PAIR_SIGNS)
+def test_pairs_of_another_kind_are_refused_unless_accepted(sign):
+    records = [PAIR_SIGNS[sign](i, *pair) for i, pair in enumerate(PAIRS * 3)]
+    with pytest.raises(DataError, match=rf"^FILE: .*--accept={sign}$"):
+        first_records.check_records("FILE", records, ("en", "sw"))
+    first_records.check_records("FILE", records, ("en", "sw"), (sign,))
+
+
+def test_text_is_believed(caplog):
+    caplog.set_level(logging.WARNING)
+    for language, texts in DOCUMENTS.items():
+        first_records.check_records("FILE", [(text,) for text in texts], (language,))
+    first_records.check_records("FILE", PAIRS, ("en", "sw"))
+    first_records.check_records("FILE", [], ("en", "sw"))
+    lists = [(f"{i % 7}. {sentence('en', i)}\n- caf\u00e9, C:\\new",) for i in range(40)]
+    first_records.check_records("FILE", lists, ("en",))
+    assert not caplog.records
+
+
+def test_doubtful_text_is_reported_with_counts(caplog):
+    records = [pair if i % 2 else (pair[1], pair[1]) for i, pair in enumerate(PAIRS)]
+    first_records.check_records("FILE", records, ("en", "sw"))
+    assert "FILE: 6 of the first 12 pairs are pairs of equal texts" in caplog.text
+    caplog.clear()
+    # Running text of one language in another script is romanised, or in another orthography.
+    first_records.check_records("FILE", [(text,) for text in DOCUMENTS["en"]], ("ru",))
+    assert "in another script" in caplog.text
+
+
+def test_scripts_are_those_that_a_language_is_written_in():
+    assert languages.scripts_in_use("sr") == {"Cyrl", "Latn"}
+    assert languages.scripts_in_use("sr-Latn") == {"Latn"}
+    assert languages.scripts_in_use("ru") == {"Cyrl"}
+    assert not languages.scripts_in_use("aeb")
+
+
+def test_a_sign_is_named_right():
+    config = PrepareConfig("x", ("cc100",), options={"accept": ("jsn",)})
+    with pytest.raises(ValueError, match=r"'jsn' is none of json, markup"):
+        first_records.accepted(config)

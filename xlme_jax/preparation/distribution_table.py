@@ -1,0 +1,703 @@
+"""The public distributions of text that `prepare --tasks=text` recognises: one row each.
+
+A row says how the files of a distribution are named and what they contain, as its publisher has
+them, so that they are read as downloaded. `xlme_jax.preparation.distributions` applies the rows in
+order: the first whose path and content fit a file is its distribution.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+
+TRAIN, DEV, TEST, REMOVED, NOISY, EVALUATION = (
+    "train",
+    "dev",
+    "test",
+    "removed",
+    "noisy",
+    "evaluation",
+)
+# What a publisher calls the parts of a corpus.
+PARTS = {
+    **dict.fromkeys(("", "train", "clean", "cleaned", "deduplicated", "docs"), TRAIN),
+    **dict.fromkeys(("dev", "valid", "validation", "newsdev"), DEV),
+    **dict.fromkeys(("test", "devtest", "newstest"), TEST),
+    **dict.fromkeys(("removed", "rejected", "discarded"), REMOVED),
+    **dict.fromkeys(("noisy", "raw"), NOISY),
+}
+
+_LANGUAGE = r"(?:[a-z]{2,3}(?:[-_@][A-Za-z0-9]{1,10})*?|simple)"
+_TOKENS = {
+    "<language>": rf"(?P<language>{_LANGUAGE})",
+    "<again>": r"(?P=language)",
+    "<side>": rf"(?P<side>{_LANGUAGE})",
+    "<pair>": rf"(?P<pair>{_LANGUAGE}-{_LANGUAGE})",
+    "<z>": r"(?:\.(?:gz|xz|zst|bz2))?",
+    "<n>": r"\d+",
+    "<file>": r"[^/]+",
+}
+_TOKEN = re.compile("|".join(rf"(?<!\?P){token}" for token in _TOKENS))
+
+
+@dataclasses.dataclass(frozen=True)
+class Distribution:
+    """A public corpus in one of the layouts that it is distributed in.
+
+    Attributes:
+      name: Its name in options and messages, such as "fineweb-2".
+      title: Its name in text.
+      paths: Ends of the paths of its files, as regular expressions with tokens for languages
+        (`_TOKENS`). The groups `part` and `split` are words of `PARTS`, `side` and `role` say which
+        half of a pair a file is.
+      example: One path, as downloaded.
+      format: How a file is read, a key of `folder_source.FORMATS`. Empty: it is not read, for the
+        reason in `advice`.
+      columns: Columns that a table must have.
+      start: Regular expression that the start of another file must contain.
+      near: Files, one of which must lie in the folder of its files, or at this path from there.
+      text: Column of the text, or the columns of both texts, by name or counted from 0.
+      score: Column of the pairs' scores.
+      language: Language of all its text, where names do not say it.
+      is_evaluation: Whether it is made to measure with, so that it is no training text.
+      is_escaped: Whether line ends are written as a backslash and an "n".
+      beside: Ends of the paths of files that belong to it and have no text.
+      read_by: Other sources (`cc100`, ...) that read it right.
+      advice: What to do instead, if it is not read.
+      licence: Licence of the collection, as its publisher states it.
+      citation: The paper to cite.
+      url: Where it is published.
+    """
+
+    name: str
+    title: str
+    paths: tuple[str, ...]
+    example: str
+    format: str
+    columns: tuple[str, ...] = ()
+    start: str = ""
+    near: tuple[str, ...] = ()
+    text: tuple[str, ...] | tuple[int, int] = ()
+    score: str | int | None = None
+    language: str = ""
+    is_evaluation: bool = False
+    is_escaped: bool = False
+    beside: tuple[str, ...] = ()
+    read_by: tuple[str, ...] = ()
+    advice: str = ""
+    licence: str = ""
+    citation: str = ""
+    url: str = ""
+
+    @functools.cached_property
+    def patterns(self) -> tuple[re.Pattern[str], ...]:
+        """Patterns of whole paths, for `fullmatch`."""
+        return tuple(map(_pattern, self.paths))
+
+    @functools.cached_property
+    def patterns_beside(self) -> tuple[re.Pattern[str], ...]:
+        """Patterns of whole paths of files without text."""
+        return tuple(map(_pattern, self.beside))
+
+
+def _pattern(end: str) -> re.Pattern[str]:
+    end = _TOKEN.sub(lambda match: _TOKENS[match[0]], end)
+    return re.compile(rf"(?:.*/)?{end}", re.DOTALL)
+
+
+_NUMBER = r"-?\d+(?:\.\d+)?(?:[eE]-?\d+)?"
+_HUB = r"(?:<file>\.parquet|(?:partial-)?(?P<split>train|test|validation|dev)/<file>\.parquet)"
+_BIBLE_LINE = (
+    r"(?m)^(?:\d{8}[ \t]|(?:b\.)?[1-3]?[A-Za-z]{2,3}[ ._]\d+[.:_]\d+\t"
+    r"|(?:\d\d[A-Z]|[1-3]?[A-Z]{2,3})\t\d+\t\d+\t)"
+)
+
+_TEXT = (
+    Distribution(
+        "fineweb-2",
+        "FineWeb-2",
+        (r"<language>(?:_(?P<part>removed))?/(?P<split>train|test)/<file>\.parquet",),
+        "data/swh_Latn/train/000_00000.parquet",
+        "table",
+        columns=("text", "language_script"),
+        text=("text",),
+        read_by=("table",),
+        licence="ODC-By 1.0",
+        citation="Penedo et al., 2025, FineWeb2: One Pipeline to Scale Them All",
+        url="https://huggingface.co/datasets/HuggingFaceFW/fineweb-2",
+    ),
+    Distribution(
+        "fineweb",
+        "FineWeb and FineWeb-Edu",
+        (r"(?:CC-MAIN-\d{4}-\d+|\d+BT)/<file>\.parquet",),
+        "sample/10BT/000_00000.parquet",
+        "table",
+        columns=("text", "language"),
+        text=("text",),
+        language="en",
+        read_by=("table",),
+        licence="ODC-By 1.0",
+        citation="Penedo et al., 2024, The FineWeb Datasets",
+        url="https://huggingface.co/datasets/HuggingFaceFW/fineweb",
+    ),
+    Distribution(
+        "hplt-2",
+        "HPLT v2 and v3",
+        (r"(?P<language>[a-z]{3}_[A-Z][a-z]{3})/(?:<n>_)?<n>\.jsonl<z>",),
+        "cleaned/swh_Latn/1.jsonl.zst",
+        "table",
+        columns=("text",),
+        text=("text",),
+        read_by=("table",),
+        licence="CC0 1.0 (packaging)",
+        citation="Burchell et al., 2025, An Expanded Massive Multilingual Dataset for "
+        "High-Performance Language Technologies",
+        url="https://hplt-project.org/datasets",
+    ),
+    Distribution(
+        "hplt-2-hub",
+        "HPLT v2 and v3 (hub)",
+        (r"<language>/(?P<split>train)(?:-<n>-of-<n>|/<n>)\.parquet",),
+        "swh_Latn/train-00000-of-00012.parquet",
+        "table",
+        columns=("text", "u"),
+        text=("text",),
+        read_by=("table",),
+        licence="CC0 1.0 (packaging)",
+        citation="Burchell et al., 2025, An Expanded Massive Multilingual Dataset for "
+        "High-Performance Language Technologies",
+        url="https://huggingface.co/datasets/HPLT/HPLT2.0_cleaned",
+    ),
+    Distribution(
+        "hplt-1",
+        "HPLT v1 documents",
+        (
+            r"(?:(?P<part>raw|deduplicated|cleaned)/(?:<language>/)?)<side>_<n>\.jsonl<z>",
+            r"<language>_<n>\.jsonl<z>",
+        ),
+        "cleaned/sw/sw_1.jsonl.zst",
+        "table",
+        columns=("text",),
+        text=("text",),
+        read_by=("table",),
+        licence="CC0 1.0 (packaging)",
+        citation="de Gibert et al., 2024, A New Massive Multilingual Dataset for High-Performance "
+        "Language Technologies",
+        url="https://hplt-project.org/datasets/v1.2",
+    ),
+    Distribution(
+        "madlad-400",
+        "MADLAD-400",
+        (
+            r"<language>_(?P<part>clean|noisy)_<n>\.jsonl<z>",
+            r"<language>/(?P<part>clean|noisy)(?:_[a-z0-9]+)*-<n>-of-<n>\.jsonl<z>",
+        ),
+        "data/sw/sw_clean_0000.jsonl.gz",
+        "table",
+        columns=("text",),
+        text=("text",),
+        is_escaped=True,
+        licence="ODC-By 1.0",
+        citation="Kudugunta et al., 2023, MADLAD-400",
+        url="https://huggingface.co/datasets/allenai/MADLAD-400",
+    ),
+    Distribution(
+        "mc4",
+        "mC4 and C4",
+        (r"c4-<language>(?:-(?P<part>validation))?\.tfrecord-<n>-of-<n>\.json<z>",),
+        "multilingual/c4-sw.tfrecord-00000-of-00064.json.gz",
+        "table",
+        columns=("text", "url"),
+        text=("text",),
+        licence="ODC-By 1.0",
+        citation="Xue et al., 2021, mT5",
+        url="https://huggingface.co/datasets/allenai/c4",
+    ),
+    Distribution(
+        "c4",
+        "C4 (English)",
+        (r"c4-(?P<part>train|validation)\.<n>-of-<n>\.json<z>",),
+        "en/c4-train.00000-of-01024.json.gz",
+        "table",
+        columns=("text", "url"),
+        text=("text",),
+        language="en",
+        licence="ODC-By 1.0",
+        citation="Raffel et al., 2020, Exploring the Limits of Transfer Learning",
+        url="https://huggingface.co/datasets/allenai/c4",
+    ),
+    Distribution(
+        "oscar",
+        "OSCAR 22.01 and 23.01",
+        (r"<language>_meta(?:_part_<n>)?\.jsonl<z>",),
+        "sw_meta/sw_meta_part_1.jsonl.zst",
+        "table",
+        columns=("content",),
+        text=("content",),
+        licence="CC0 1.0 (packaging)",
+        citation="Abadji et al., 2022, Towards a Cleaner Document-Oriented Multilingual Crawled "
+        "Corpus",
+        url="https://huggingface.co/datasets/oscar-corpus/OSCAR-2301",
+    ),
+    Distribution(
+        "oscar-2019",
+        "OSCAR 2019 and 21.09",
+        (r"<language>(?:_dedup)?_part_<n>\.txt<z>", r"<language>_dedup\.txt<z>"),
+        "sw/sw_part_1.txt.gz",
+        "documents",
+        beside=(r"<language>_meta(?:_part_<n>)?\.jsonl<z>",),
+        licence="CC0 1.0 (packaging)",
+        citation="Ortiz Suarez et al., 2019, Asynchronous Pipeline for Processing Huge Corpora",
+        url="https://oscar-project.org",
+    ),
+    Distribution(
+        "culturax",
+        "CulturaX",
+        (r"<language>/<again>_part_<n>\.parquet", r"<language>/train/<n>\.parquet"),
+        "sw/sw_part_00000.parquet",
+        "table",
+        columns=("text", "source", "timestamp"),
+        text=("text",),
+        read_by=("table",),
+        licence="that of mC4 and OSCAR",
+        citation="Nguyen et al., 2024, CulturaX",
+        url="https://huggingface.co/datasets/uonlp/CulturaX",
+    ),
+    Distribution(
+        "glotcc",
+        "GlotCC",
+        (r"<language>/<again>_<n>\.parquet", r"<language>/train/<n>\.parquet"),
+        "v1.0/swh-Latn/swh-Latn_0.parquet",
+        "table",
+        columns=("content",),
+        text=("content",),
+        licence="CC0 1.0 (packaging)",
+        citation="Kargaran et al., 2024, GlotCC",
+        url="https://huggingface.co/datasets/cis-lmu/GlotCC-V1",
+    ),
+    Distribution(
+        "glot500",
+        "Glot500",
+        (r"<language>/train/(?:data-<n>-of-<n>|dataset)\.arrow", r"<language>/train/<n>\.parquet"),
+        "swh_Latn/train/data-00000-of-00001.arrow",
+        "table",
+        columns=("text", "dataset"),
+        text=("text",),
+        read_by=("table",),
+        licence="mixed, see its card",
+        citation="Imani et al., 2023, Glot500",
+        url="https://huggingface.co/datasets/cis-lmu/Glot500",
+    ),
+    Distribution(
+        "wikipedia",
+        "Wikipedia",
+        (rf"\d{{8}}\.<language>/{_HUB}",),
+        "20231101.sw/train-00000-of-00001.parquet",
+        "table",
+        columns=("title", "text"),
+        text=("text",),
+        read_by=("table",),
+        licence="CC BY-SA 4.0 and GFDL",
+        citation="Wikimedia Foundation, Wikimedia Downloads",
+        url="https://huggingface.co/datasets/wikimedia/wikipedia",
+    ),
+    Distribution(
+        "leipzig",
+        "Leipzig Corpora Collection",
+        (r"<language>(?:-[a-z]{2})?(?:_[a-z0-9-]+)*_\d{4}(?:_\d+[KM])?-sentences\.txt<z>",),
+        "swa_wikipedia_2021_30K/swa_wikipedia_2021_30K-sentences.txt",
+        "numbered",
+        start=r"(?m)^\d+\t\S",
+        beside=(r"<file>-(?:words|sources|inv_so|inv_w|co_n|co_s|import|meta)\.(?:txt|sql)<z>",),
+        licence="CC BY 4.0",
+        citation="Goldhahn et al., 2012, Building Large Monolingual Dictionaries at the Leipzig "
+        "Corpora Collection",
+        url="https://wortschatz.uni-leipzig.de/en/download",
+    ),
+)
+
+_PAIRS = (
+    Distribution(
+        "nllb",
+        "NLLB (AllenAI)",
+        (r"(?P<pair>[a-z]{3}_[A-Z][a-z]{3}-[a-z]{3}_[A-Z][a-z]{3})(?:\.tsv)?<z>",),
+        "eng_Latn-swh_Latn.gz",
+        "tsv",
+        start=rf"\A[^\t\n]*\t[^\t\n]*\t{_NUMBER}\t",
+        text=(0, 1),
+        score=2,
+        read_by=("bitext",),
+        licence="ODC-By 1.0",
+        citation="NLLB Team, 2022, No Language Left Behind",
+        url="https://huggingface.co/datasets/allenai/nllb",
+    ),
+    Distribution(
+        "ccmatrix",
+        "CCMatrix",
+        (r"<pair>\.bitextf?\.tsv<z>",),
+        "en-sw.bitextf.tsv.gz",
+        "tsv",
+        start=rf"\A{_NUMBER}\t[^\t\n]+\t[^\t\n]+",
+        text=(1, 2),
+        score=0,
+        licence="that of Common Crawl",
+        citation="Schwenk et al., 2021, CCMatrix",
+        url="https://data.statmt.org/cc-matrix",
+    ),
+    Distribution(
+        "wikimatrix",
+        "WikiMatrix",
+        (r"WikiMatrix(?:\.v\d)?\.<pair>(?:\.langid)?\.tsv<z>",),
+        "WikiMatrix.en-sw.tsv.gz",
+        "tsv",
+        start=rf"\A{_NUMBER}\t[^\t\n]+\t[^\t\n]+",
+        text=(1, 2),
+        score=0,
+        licence="CC BY-SA 3.0",
+        citation="Schwenk et al., 2021, WikiMatrix",
+        url="https://github.com/facebookresearch/LASER/tree/main/tasks/WikiMatrix",
+    ),
+    Distribution(
+        "ccaligned-documents",
+        "CCAligned documents",
+        (r"(?P<pair>[a-z]{2,3}_[A-Z]{2}-[a-z]{2,3}_[A-Z]{2})\.tsv<z>",),
+        "en_XX-sw_KE.tsv.xz",
+        "",
+        start=r"\A[^\t\n]*\thttps?:",
+        advice="these are pages of addresses and documents, not translations of sentences; "
+        "download the sentence-aligned files of CCAligned instead",
+        citation="El-Kishky et al., 2020, CCAligned",
+        url="https://www.statmt.org/cc-aligned",
+    ),
+    Distribution(
+        "ccaligned",
+        "CCAligned",
+        (r"(?P<pair>[a-z]{2,3}_[A-Z]{2}-[a-z]{2,3}_[A-Z]{2})\.tsv<z>",),
+        "sentence-aligned/en_XX-sw_KE.tsv.xz",
+        "tsv",
+        start=rf"\A(?!{_NUMBER}\t)[^\t\n]+\t(?!{_NUMBER}[\t\n])[^\t\n]+(?:\t{_NUMBER})?\r?(?:\n|\Z)",
+        text=(0, 1),
+        score=2,
+        licence="that of Common Crawl",
+        citation="El-Kishky et al., 2020, CCAligned",
+        url="https://www.statmt.org/cc-aligned",
+    ),
+    Distribution(
+        "paracrawl",
+        "ParaCrawl and HPLT pairs (text)",
+        (r"<pair>\.txt<z>",),
+        "en-sw.txt.gz",
+        "tsv",
+        start=rf"\A(?!{_NUMBER}\t)[^\t\n]+\t(?!{_NUMBER}[\t\n])[^\t\n]+(?:\n|\Z)",
+        text=(0, 1),
+        read_by=("bitext",),
+        licence="CC0 1.0 (packaging)",
+        citation="Banon et al., 2020, ParaCrawl",
+        url="https://paracrawl.eu",
+    ),
+    Distribution(
+        "paracrawl-tmx",
+        "ParaCrawl and HPLT pairs (TMX)",
+        (r"<pair>\.tmx<z>", r"<file>[._]<pair>\.tmx<z>"),
+        "en-sw.tmx.gz",
+        "tmx",
+        start=r"<tmx\b",
+        read_by=("bitext",),
+        licence="CC0 1.0 (packaging)",
+        citation="Banon et al., 2020, ParaCrawl",
+        url="https://paracrawl.eu",
+    ),
+    Distribution(
+        "opus-zip",
+        "OPUS (zip)",
+        (r"(?:<file>[._-])?<pair>\.txt\.zip",),
+        "OPUS-Tatoeba/en-sw.txt.zip",
+        "zip",
+        read_by=("bitext",),
+        licence="that of the corpus, in the archive",
+        citation="Tiedemann, 2012, Parallel Data, Tools and Interfaces in OPUS",
+        url="https://opus.nlpl.eu",
+    ),
+    Distribution(
+        "opus-100",
+        "OPUS-100",
+        (r"opus\.<pair>-(?P<part>train|dev|test)\.<side>",),
+        "supervised/en-sw/opus.en-sw-train.en",
+        "moses",
+        licence="that of its corpora in OPUS",
+        citation="Zhang et al., 2020, Improving Massively Multilingual Neural Machine Translation "
+        "and Zero-Shot Translation",
+        url="https://opus.nlpl.eu/opus-100.php",
+    ),
+    Distribution(
+        "opus-100-hub",
+        "OPUS-100 and other translation sets of the hub",
+        (
+            r"<pair>/(?P<part>train|validation|test)-<n>-of-<n>\.parquet",
+            r"<pair>/(?P<part>train|validation|test)/<n>\.parquet",
+        ),
+        "en-sw/train-00000-of-00001.parquet",
+        "table_pairs",
+        columns=("translation",),
+        read_by=("table_pairs",),
+        licence="that of its corpora in OPUS",
+        citation="Zhang et al., 2020, Improving Massively Multilingual Neural Machine Translation "
+        "and Zero-Shot Translation",
+        url="https://huggingface.co/datasets/Helsinki-NLP/opus-100",
+    ),
+    Distribution(
+        "tatoeba-challenge",
+        "Tatoeba Challenge",
+        (r"<pair>/(?P<part>train|dev|test)\.(?P<role>src|trg)<z>",),
+        "eng-swa/train.src.gz",
+        "moses",
+        beside=(r"(?:train|dev|test)\.(?:ids?|domains?|langs?|txt|scores?)<z>",),
+        licence="CC BY-NC-SA 4.0 (packaging); that of its corpora in OPUS",
+        citation="Tiedemann, 2020, The Tatoeba Translation Challenge",
+        url="https://github.com/Helsinki-NLP/Tatoeba-Challenge",
+    ),
+    Distribution(
+        "tatoeba-retrieval",
+        "Tatoeba retrieval",
+        (r"tatoeba\.<pair>\.<side>",),
+        "tatoeba.swh-eng.eng",
+        "moses",
+        is_evaluation=True,
+        licence="CC BY 2.0",
+        citation="Artetxe and Schwenk, 2019, Massively Multilingual Sentence Embeddings",
+        url="https://github.com/facebookresearch/LASER/tree/main/data/tatoeba/v1",
+    ),
+    Distribution(
+        "wmt-sgm",
+        "WMT test sets and other SGM files",
+        (r"(?P<part>newstest|newsdev|test|dev)<file>-(?P<role>src|ref)\.<side>\.sgml?<z>",),
+        "newstest2014-deen-src.de.sgm",
+        "sgm",
+        licence="research use",
+        citation="the findings of the WMT of its year",
+        url="https://www.statmt.org",
+    ),
+    Distribution(
+        "europarl-sgm",
+        "Europarl and other SGM files",
+        (r"<file>-(?P<role>src|ref)\.<side>\.sgml?<z>",),
+        "europarl-deen-src.de.sgm",
+        "sgm",
+        read_by=("bitext",),
+        licence="free",
+        citation="Koehn, 2005, Europarl",
+        url="https://www.statmt.org/europarl",
+    ),
+    Distribution(
+        "europarl-tsv",
+        "Europarl v9 and v10, News Commentary (TSV)",
+        (r"(?:europarl|news-commentary)-v\d+\.<pair>\.tsv<z>",),
+        "europarl-v10.de-en.tsv.gz",
+        "tsv",
+        start=rf"\A(?!{_NUMBER}\t)[^\t\n]*\t(?!{_NUMBER}[\t\n])[^\t\n]*(?:\n|\Z)",
+        text=(0, 1),
+        read_by=("bitext",),
+        licence="free",
+        citation="Koehn, 2005, Europarl",
+        url="https://www.statmt.org/europarl",
+    ),
+    Distribution(
+        "opus-moses",
+        "OPUS and Europarl (Moses files)",
+        (r"<file>[._]<pair>\.<side><z>",),
+        "Tatoeba.en-sw.en",
+        "moses",
+        beside=(r"<file>\.(?:ids|scores|xml)<z>",),
+        read_by=("bitext",),
+        licence="that of the corpus",
+        citation="Tiedemann, 2012, Parallel Data, Tools and Interfaces in OPUS",
+        url="https://opus.nlpl.eu",
+    ),
+    Distribution(
+        "ebible",
+        "eBible (a verse a line)",
+        (r"<language>-[\w-]+\.txt<z>",),
+        "corpus/swh-swhulb.txt",
+        "vref",
+        near=("vref.txt", "../vref.txt", "../metadata/vref.txt"),
+        beside=(r"vref\.txt", r"metadata/<file>"),
+        licence="mixed, in its metadata",
+        citation="Akerman et al., 2023, The eBible Corpus",
+        url="https://github.com/BibleNLP/ebible",
+    ),
+    Distribution(
+        "bible",
+        "Bibles by verse (JHUBC and others)",
+        (r"<language>(?:[-_.][\w.-]*)?\.(?:txt|tsv)<z>",),
+        "swh-x-bible-union.txt",
+        "verses",
+        start=_BIBLE_LINE,
+        licence="mixed, in the head of each file",
+        citation="McCarthy et al., 2020, The Johns Hopkins University Bible Corpus; Mayer and "
+        "Cysouw, 2014, Creating a Massively Parallel Bible Corpus",
+        url="https://aclanthology.org/2020.lrec-1.352",
+    ),
+    Distribution(
+        "multiway",
+        "African Storybook and other multi-way folders",
+        (r"<language>\.txt<z>",),
+        "asp_stories/sw.txt.xz",
+        "multiway",
+        near=("ids.txt", "ids.txt.xz", "ids.txt.gz", "ids.txt.zst"),
+        beside=(r"ids\.txt<z>",),
+        read_by=("bitext",),
+        licence="that of the folder (African Storybook: CC BY and CC BY-NC)",
+        citation="African Storybook Initiative",
+        url="https://africanstorybook.org",
+    ),
+    # After multi-way folders, which have the same names.
+    Distribution(
+        "cc100",
+        "CC-100",
+        (r"<language>(?:[-_.](?:part|shard)?[-_.]?\d+(?:-of-\d+)?)?\.txt<z>",),
+        "sw.txt.xz",
+        "documents",
+        start=r"\S[^\n]*\n[ \t\r]*\n",
+        read_by=("cc100",),
+        licence="that of Common Crawl",
+        citation="Conneau et al., 2020, XLM-R; Wenzek et al., 2020, CCNet",
+        url="https://data.statmt.org/cc-100",
+    ),
+)
+
+_EVALUATION = (
+    Distribution(
+        "flores-200",
+        "FLORES-200",
+        (r"(?:dev|devtest)/<language>\.(?P<part>dev|devtest)<z>",),
+        "flores200_dataset/devtest/swh_Latn.devtest",
+        "multiway",
+        is_evaluation=True,
+        beside=(r"metadata_(?:dev|devtest)\.tsv",),
+        licence="CC BY-SA 4.0",
+        citation="NLLB Team, 2022, No Language Left Behind",
+        url="https://github.com/facebookresearch/flores",
+    ),
+    Distribution(
+        "flores-plus",
+        "FLORES+",
+        (r"(?P<part>dev|devtest)/<language>\.(?:parquet|jsonl)<z>",),
+        "devtest/swh_Latn.parquet",
+        "table",
+        columns=("text", "iso_639_3"),
+        text=("text",),
+        is_evaluation=True,
+        licence="CC BY-SA 4.0",
+        citation="NLLB Team, 2022, No Language Left Behind",
+        url="https://huggingface.co/datasets/openlanguagedata/flores_plus",
+    ),
+    Distribution(
+        "ntrex-128",
+        "NTREX-128",
+        (r"newstest2019-(?:src|ref)\.<language>\.txt<z>",),
+        "NTREX-128/newstest2019-ref.swa.txt",
+        "multiway",
+        is_evaluation=True,
+        beside=(r"DOCUMENT_IDS\.tsv", r"LANGUAGES\.tsv"),
+        licence="CC BY-SA 4.0",
+        citation="Federmann et al., 2022, NTREX-128",
+        url="https://github.com/MicrosoftTranslator/NTREX",
+    ),
+    Distribution(
+        "tico-19",
+        "TICO-19",
+        (r"(?P<part>dev|test|all)\.<pair>\.tsv<z>",),
+        "test/test.en-sw.tsv",
+        "table_pairs",
+        columns=("sourceString", "targetString"),
+        text=("sourceString", "targetString"),
+        is_evaluation=True,
+        beside=(r"(?:dev|test)\.ids",),
+        licence="CC0 1.0",
+        citation="Anastasopoulos et al., 2020, TICO-19",
+        url="https://tico-19.github.io",
+    ),
+    Distribution(
+        "sib-200",
+        "SIB-200",
+        (r"<language>/(?P<part>train|dev|test)\.tsv<z>",),
+        "data/annotated/swh_Latn/train.tsv",
+        "table",
+        columns=("category", "text"),
+        text=("text",),
+        is_evaluation=True,
+        beside=(r"labels\.txt",),
+        licence="CC BY-SA 4.0",
+        citation="Adelani et al., 2024, SIB-200",
+        url="https://github.com/dadelani/sib-200",
+    ),
+    Distribution(
+        "belebele",
+        "Belebele",
+        (r"<language>\.jsonl<z>",),
+        "data/swh_Latn.jsonl",
+        "table",
+        columns=("flores_passage", "question"),
+        text=("flores_passage",),
+        is_evaluation=True,
+        licence="CC BY-SA 4.0",
+        citation="Bandarkar et al., 2024, The Belebele Benchmark",
+        url="https://huggingface.co/datasets/facebook/belebele",
+    ),
+    Distribution(
+        "massive",
+        "MASSIVE",
+        (r"<language>\.jsonl<z>",),
+        "1.1/data/sw-KE.jsonl",
+        "table",
+        columns=("utt", "intent"),
+        text=("utt",),
+        is_evaluation=True,
+        licence="CC BY 4.0",
+        citation="FitzGerald et al., 2023, MASSIVE",
+        url="https://github.com/alexa/massive",
+    ),
+    Distribution(
+        "taxi1500",
+        "Taxi1500",
+        (
+            r"<language>[-_](?:<file>[-_])?(?P<part>train|dev|test)\.tsv<z>",
+            r"<language>(?:-x-<file>)?/(?:<file>[-_])?(?P<part>train|dev|test)\.tsv<z>",
+        ),
+        "swh_Latn/swh_Latn_train.tsv",
+        "table",
+        columns=("classification", "verse"),
+        text=("verse",),
+        is_evaluation=True,
+        licence="research use",
+        citation="Ma et al., 2023, Taxi1500",
+        url="https://github.com/cisnlp/Taxi1500",
+    ),
+    Distribution(
+        "taxi1500-raw",
+        "Taxi1500 raw text",
+        (r"<language>/taxi1500/<file>\.arrow",),
+        "swh_Latn/taxi1500/dataset.arrow",
+        "table",
+        columns=("text", "lang_script"),
+        text=("text",),
+        is_evaluation=True,
+        licence="mixed, see its card",
+        citation="Ma et al., 2023, Taxi1500",
+        url="https://huggingface.co/datasets/cis-lmu/Taxi1500-RawData",
+    ),
+)
+
+_ARCHIVES = (
+    Distribution(
+        "archive",
+        "an archive",
+        (r"<file>\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)",),
+        "opus-100-corpus-v1.0.tar.gz",
+        "",
+        advice="unpack it first",
+    ),
+)
+
+DISTRIBUTIONS: tuple[Distribution, ...] = (*_ARCHIVES, *_EVALUATION, *_TEXT, *_PAIRS)

@@ -1,0 +1,391 @@
+"""Recognises public distributions of text by the names and the first bytes of their files.
+
+The rows are in `xlme_jax.preparation.distribution_table`. Files are named by their paths from the
+root, so that a folder is recognised whichever of its folders is given. Of the files of one language
+in one folder, only the first is opened: every reader checks its own file
+(`xlme_jax.preparation.first_records`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from xlme_jax.data import languages
+from xlme_jax.data.text import bitext_files, reading
+from xlme_jax.data.text.decompression import DataError, read_blocks, shown, strip_compression
+from xlme_jax.data.text.tables import column_names, is_table
+from xlme_jax.preparation.distribution_table import (
+    DEV,
+    DISTRIBUTIONS,
+    EVALUATION,
+    NOISY,
+    PARTS,
+    REMOVED,
+    TEST,
+    TRAIN,
+    Distribution,
+)
+from xlme_jax.storage.paths import is_file
+from xlme_jax.storage.sealed_json import parse
+
+_HEAD_BYTES = 1 << 16
+_LEAST_LINE_BYTES = 1 << 22
+# A file that several words describe is of the last of their parts in this order.
+_ORDER = (TRAIN, DEV, TEST, NOISY, REMOVED, EVALUATION)
+_ABOUT = re.compile(
+    r"(?i)(?:readme|licen[cs]e|citation|copying|changelog|notice|checksums?|(?:sha|md5).*sums?)\b.*"
+    r"|.+\.(?:md|rst|py|sh|png|jpg|svg|pdf|html?|ya?ml|sha\d*|md5|bib|lock|metadata)"
+    r"|(?:state|dataset_infos?|dataset_dict|index)\.json|.+_map\.txt|(?:languages|versions)\.t[sx][vt]"
+)
+# Codes of corpora for text that is in no language.
+_NO_LANGUAGE = frozenset(("und", "mul", "mis", "zxx", "xx", "multi"))
+# Codes of CCAligned that are not of ISO 639.
+_OTHER_CODES = {
+    "cb_IQ": "ckb",
+    "cx_PH": "ceb",
+    "ns_ZA": "nso",
+    "qa_MM": "shn",
+    "qd_MM": "kac",
+    "sz_PL": "szl",
+    "tz_MA": "zgh",
+    "zz_TR": "diq",
+}
+_HELD_OUT = re.compile(r"(?:^|[\W_])(?:(dev|valid(?:ation)?)|test|devtest|newstest\w*)(?:[\W_]|$)")
+
+
+@dataclasses.dataclass(frozen=True)
+class FileOfDistribution:
+    """A file that was recognised.
+
+    Attributes:
+      path: The file.
+      distribution: What it is of.
+      languages: Canonical tags of its text: one language, or the two of a pair in the order of the
+        file's name.
+      part: "train", "dev", "test", "noisy" or "removed", or "evaluation" for all parts of a set
+        that is made to measure with.
+      side: Which text of the pair it has, 0 or 1; None: both, or there is no pair.
+    """
+
+    path: Path
+    distribution: Distribution
+    languages: tuple[str, ...]
+    part: str
+    side: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """What lies in a folder.
+
+    Attributes:
+      files: Files that were recognised, sorted by path.
+      unknown: Other files, each with the reason why it is none of those known.
+      no_language: Files whose name says that they are in no language, such as `c4-und`.
+    """
+
+    files: tuple[FileOfDistribution, ...]
+    unknown: dict[Path, str]
+    no_language: tuple[Path, ...]
+
+
+def recognise(folder: Path) -> list[FileOfDistribution]:
+    """Returns the files in a folder and its subfolders that are of a known distribution.
+
+    Raises:
+      DataError: The folder is missing, or a file is empty or damaged.
+    """
+    return list(survey(folder).files)
+
+
+def find(name: str) -> Distribution:
+    """Returns the distribution of a name.
+
+    Raises:
+      ValueError: There is none; names the nearest.
+    """
+    by_name = {row.name: row for row in DISTRIBUTIONS}
+    if name not in by_name:
+        near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.4)
+        raise ValueError(f"{name!r} is no known distribution; nearest: {', '.join(near) or 'none'}")
+    return by_name[name]
+
+
+def survey(folder: Path) -> Survey:
+    """Returns what lies in a folder and its subfolders, or what a single file is.
+
+    Raises:
+      DataError: The folder is missing, or a file is empty or damaged.
+    """
+    if is_file(folder):
+        paths = [folder]
+    else:
+        directories = bitext_files.folders_in(reading.check_folder(folder))
+        paths = [path for directory in directories for path in reading.data_files(directory)]
+    return survey_files(paths)
+
+
+def survey_files(paths: Iterable[Path]) -> Survey:
+    """Returns what files are; see `survey`."""
+    contents = _Contents()
+    files: list[FileOfDistribution] = []
+    unknown: dict[Path, str] = {}
+    no_language: list[Path] = []
+    for path in sorted(paths):
+        if _ABOUT.fullmatch(path.name):
+            continue
+        full = os.fspath(path.absolute())
+        named = list(_named(path, full))
+        fitting = next((file for file in named if contents.fit(file)), None)
+        if fitting is not None and fitting.languages:
+            files.append(fitting)
+        elif fitting is not None:
+            no_language.append(path)
+        elif not any(p.fullmatch(full) for row in DISTRIBUTIONS for p in row.patterns_beside):
+            unknown[path] = _why_not(path, [file.distribution for file in named])
+    return Survey(tuple(files), unknown, tuple(no_language))
+
+
+# --- Names ---
+
+
+def _named(path: Path, full: str) -> Iterator[FileOfDistribution]:
+    """Yields what a file may be by its path, one for each row that fits."""
+    for row in DISTRIBUTIONS:
+        for pattern in row.patterns:
+            match = pattern.fullmatch(full)
+            file = None if match is None else _matched(row, path, match.groupdict())
+            if file is not None:
+                yield file
+                break
+
+
+def _matched(
+    row: Distribution, path: Path, names: dict[str, str | None]
+) -> FileOfDistribution | None:
+    """Returns the file of a row by the groups of its pattern, or None if a name is no language."""
+    words = [word for word in (names.get("part"), names.get("split")) if word]
+    parts = [PARTS[word] for word in words]
+    if (
+        not parts
+        and row.format in ("moses", "zip", "tmx")
+        and (held := _HELD_OUT.search(path.name))
+    ):
+        parts = [DEV if held[1] else TEST]
+    part = EVALUATION if row.is_evaluation else max(parts or [TRAIN], key=_ORDER.index)
+    side: int | None = None
+    if not row.format:
+        return FileOfDistribution(path, row, ("",), part)
+    if names.get("pair"):
+        pair = _pair(names["pair"] or "")
+        if pair is None:
+            return None
+        if role := names.get("role"):
+            side = 0 if role == "src" else 1
+        elif names.get("side"):
+            tag = _tag(names["side"] or "")
+            if tag not in pair:
+                return None
+            side = pair.index(tag)
+        return FileOfDistribution(path, row, pair, part, side)
+    code = names.get("language") or names.get("side") or row.language
+    if code in _NO_LANGUAGE:
+        return FileOfDistribution(path, row, (), part)
+    tag = _tag(code)
+    if tag is None:
+        return None
+    role = names.get("role")
+    return FileOfDistribution(path, row, (tag,), part, None if role is None else int(role != "src"))
+
+
+def _tag(code: str) -> str | None:
+    return languages.tag_of_half(_OTHER_CODES.get(code, code.removesuffix("_XX")))
+
+
+def _pair(name: str) -> tuple[str, str] | None:
+    """Returns the canonical tags of a pair's name such as `en_XX-sw_KE`, or None."""
+    parts = name.split("-")
+    halves = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
+    tags = [(_tag(first), _tag(second)) for first, second in halves]
+    pairs = [(first, second) for first, second in tags if first and second and first != second]
+    return pairs[0] if len(set(pairs)) == 1 else None
+
+
+# --- Contents ---
+
+
+class _Contents:
+    """Whether files contain what a row says; opens the first of each language in a folder."""
+
+    def __init__(self) -> None:
+        self._fits: dict[tuple[object, ...], bool] = {}
+
+    def fit(self, file: FileOfDistribution) -> bool:
+        """Returns whether a file, or an earlier one of its kind, has the row's contents.
+
+        Raises:
+          DataError: It is empty or damaged.
+        """
+        row = file.distribution
+        if row.near and not any(is_file(file.path.parent / name) for name in row.near):
+            return False
+        if not row.columns and not row.start:
+            return True
+        key = (row.name, file.path.parent, file.languages, file.part, file.side)
+        if key not in self._fits:
+            self._fits[key] = _has_contents(row, file.path)
+        return self._fits[key]
+
+
+def _has_contents(row: Distribution, path: Path) -> bool:
+    if not path.stat().st_size:
+        raise DataError(f"{path}: empty; download it again, or remove it")
+    if row.columns:
+        return set(row.columns) <= set(_columns(path))
+    return re.search(row.start, _head(path).decode(errors="replace")) is not None
+
+
+def _columns(path: Path) -> list[str]:
+    """Returns the names of the columns of a table, of JSON Lines those of the first row.
+
+    A struct counts as its own name and as those of its fields.
+    """
+    name = strip_compression(path.name)
+    if not is_table(path.name):
+        return []
+    if name.endswith((".parquet", ".arrow")):
+        names = column_names(path)
+        return [*names, *(name.partition(".")[0] for name in names)]
+    line = _head(path, whole_line=True).partition(b"\n")[0]
+    if not name.endswith((".json", ".jsonl", ".ndjson")):
+        return line.decode(errors="replace").rstrip("\r").split("\t")
+    try:
+        row = parse(line)
+    except ValueError:
+        return []
+    return list(row) if isinstance(row, dict) else []
+
+
+def _head(path: Path, whole_line: bool = False) -> bytes:
+    return _first_bytes(path, whole_line, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=2)  # Several rows may ask for it.
+def _first_bytes(path: Path, whole_line: bool, version: int) -> bytes:
+    """Returns the first bytes of a file, decompressed: 64 KiB, or at least a line."""
+    head = b""
+    for block in read_blocks(path):
+        head += block
+        if len(head) >= (_LEAST_LINE_BYTES if whole_line else _HEAD_BYTES) or (
+            whole_line and b"\n" in head
+        ):
+            break
+    return head.removeprefix(b"\xef\xbb\xbf")
+
+
+# --- Reasons ---
+
+
+def _why_not(path: Path, named: Sequence[Distribution]) -> str:
+    """Returns why a file is of no known distribution, and the nearest layout."""
+    if named:
+        row = named[0]
+        titles = ", ".join(f"{row.title} ({row.name})" for row in named[:3])
+        if row.near:
+            return f"named as {titles} but without {' or '.join(row.near[:2])} beside it"
+        if row.columns and is_table(path.name):
+            columns = ", ".join(map(shown, _columns(path)[:12])) or "none"
+            return (
+                f"named as {titles} but its columns are {columns} instead of "
+                f"{', '.join(row.columns)}"
+            )
+        return f"named as {titles} but its first lines are not as there"
+    nearest = _nearest(path)
+    return f"no known distribution has such a file; nearest: {nearest.title}, {nearest.example}"
+
+
+def _nearest(path: Path) -> Distribution:
+    """Returns the distribution whose example has the most similar path."""
+    words = os.fspath(Path(*path.parts[-3:]))
+
+    def likeness(row: Distribution) -> float:
+        ending = path.name.endswith(Path(strip_compression(row.example)).suffix)
+        return difflib.SequenceMatcher(None, words, row.example).ratio() + 0.3 * ending
+
+    return max(DISTRIBUTIONS, key=likeness)
+
+
+# --- Other sources ---
+
+
+def check_source(reader: str, folder: object, paths: Iterable[Path]) -> None:
+    """Checks that a source does not misread files that are of a known distribution.
+
+    Args:
+      reader: How files are read: the source "cc100", "bitext", "table" or "table_pairs".
+      folder: Its folder, for the message.
+      paths: The files that it is about to read.
+
+    Raises:
+      DataError: It would read one wrongly; gives the command that reads it right.
+    """
+    try:
+        files = survey_files(dict.fromkeys(paths)).files
+    except DataError:  # A damaged file, which its reader reports.
+        return
+    for file in files:
+        row = file.distribution
+        if reader in row.read_by and file.part in (TRAIN, REMOVED, NOISY):
+            continue
+        if reader == "table" and "table" in row.read_by and file.part in (DEV, TEST):
+            continue  # Asked for with --table_split, or without a split in its name.
+        remedy = f"read it with --tasks=text --dir={folder}"
+        why = f"which --tasks={reader} reads wrongly"
+        if file.part in (EVALUATION, DEV, TEST):
+            why = f"text to evaluate with ({file.part}), which is no training text"
+            remedy += f", and with --include_parts={file.part} to train on it all the same"
+        if not row.format:
+            why, remedy = row.advice, "see its page"
+        raise DataError(f"{file.path}: this is {row.title}, {why}; {remedy}")
+
+
+@contextlib.contextmanager
+def named_in_errors(reader: str, folder: Path) -> Iterator[None]:
+    """Adds to a reader's error what the folder is, if it is a distribution that `text` reads.
+
+    Args:
+      reader: See `check_source`.
+      folder: The folder that it looks for files in.
+    """
+    try:
+        yield
+    except DataError as error:
+        files: list[FileOfDistribution] = []
+        with contextlib.suppress(DataError):
+            files = recognise(folder)
+        rows = dict.fromkeys(file.distribution for file in files)
+        titles = [
+            row.title for row in rows if row.format and (row.language or reader not in row.read_by)
+        ]
+        if not titles:
+            raise
+        raise DataError(
+            f"{error}. This is {', '.join(titles[:3])}: read it with --tasks=text --dir={folder}"
+        ) from error
+
+
+def counts_text(files: Sequence[FileOfDistribution]) -> str:
+    """Returns a few words on files: how many, and their languages or pairs."""
+    names = Counter("-".join(file.languages) for file in files)
+    listed = ", ".join(sorted(names)[:8]) + (
+        f" and {len(names) - 8} more" if len(names) > 8 else ""
+    )
+    return f"{len(files)} file{'s' if len(files) > 1 else ''} ({listed})"

@@ -1,0 +1,416 @@
+r"""Checks the first thousand records of each source file before they are believed.
+
+Text in the wrong layout trains without an error: the numbers of its lines, another column, JSON. So
+each reader's first records are examined. What would ruin a run is an error, unless `--accept` names
+it; what may be true of text is a warning with counts.
+
+The records are examined as a whole, by a few patterns and the counts of distinct characters, so
+that a file costs milliseconds, and its other records nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import logging
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from xlme_jax.data import languages
+from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.preparation import language_id
+from xlme_jax.preparation.prepare_config import PrepareConfig
+from xlme_jax.preparation.source_types import Flag, Shard, setting
+from xlme_jax.preparation.tokenizing import Read, Texts
+
+RECORDS = 1000
+_CHARS, _LINES, _LINE_CHARS = 1000, 10, 400  # Of a record, and of a line, that are examined.
+_SCRIPT_LINES, _SCRIPT_CHARS, _LEAST_LETTERS, _NEARLY_ALL = 200, 100, 100, 0.99
+_LEAST_TO_IDENTIFY = 50  # Pairs.
+_LEAST = 4  # Lines or pairs; fewer prove nothing.
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sign:
+    """What shows that text is not what it is taken for.
+
+    Attributes:
+      name: Its name in `--accept`.
+      what: A few words that complete "N of the first M lines ...".
+      ruins: From this share of lines or pairs on it is an error; above 1: never.
+      doubtful: From this share on it is a warning.
+      remedy: What to do.
+    """
+
+    name: str
+    what: str
+    ruins: float
+    doubtful: float
+    remedy: str
+
+
+_AS_TEXT = (
+    "read it with --tasks=text, or give the columns of its text (--tsv_columns, --tasks=table)"
+)
+SIGNS = {
+    sign.name: sign
+    for sign in (
+        Sign("json", "are JSON", 0.5, 0.05, "read it with --tasks=text, or --tasks=table"),
+        Sign("markup", "are lines of markup (XML, HTML)", 0.3, 0.1, "convert it to text"),
+        Sign("numbers", "are numbers", 0.5, 0.3, _AS_TEXT),
+        Sign("addresses", "are addresses (URLs)", 0.5, 0.2, _AS_TEXT),
+        Sign("ids", "begin with an id or a number", 0.8, 0.5, _AS_TEXT),
+        Sign("columns", "have tabs, as tables have", 0.8, 0.3, _AS_TEXT),
+        Sign("header", "name columns or languages", 1.0, 2.0, "remove that line, or " + _AS_TEXT),
+        Sign(
+            "escaped_newlines",
+            r"have line ends as a backslash and an n",
+            0.2,
+            0.05,
+            "read it with --tasks=text if it is MADLAD-400, or write real line ends",
+        ),
+        Sign(
+            "mojibake",
+            "were decoded in a wrong encoding and encoded again",
+            0.3,
+            0.02,
+            "convert it from its true encoding with iconv",
+        ),
+        Sign(
+            "script",
+            "are written in another script than that of the language",
+            0.9,
+            0.5,
+            "exchange the columns or languages, or name the script too, as in hi_Latn",
+        ),
+        Sign(
+            "equal_sides",
+            "are pairs of equal texts",
+            0.8,
+            0.3,
+            "look for a file that has both languages",
+        ),
+        Sign(
+            "swapped_sides",
+            "have the two languages exchanged",
+            0.9,
+            2.0,
+            "exchange the columns or the languages in its name",
+        ),
+    )
+}
+FLAG = Flag(
+    "accept",
+    "Signs of text in a wrong layout, in the first thousand records of a file, that are no error: "
+    f"{', '.join(SIGNS)}.",
+    "list",
+    [],
+)
+
+
+def accepted(config: PrepareConfig) -> tuple[str, ...]:
+    """Returns the signs that are no error.
+
+    Raises:
+      ValueError: One of them is none; the message lists those that there are.
+    """
+    names = tuple(setting(config, FLAG.name) or ())
+    if wrong := [name for name in names if name not in SIGNS]:
+        raise ValueError(
+            f"prepare: `accept` is {','.join(names)!r}; {wrong[0]!r} is none of {', '.join(SIGNS)}"
+        )
+    return names
+
+
+def checked(
+    shard: Shard, tags: Sequence[str], accept: Collection[str], has_columns: bool = False
+) -> Shard:
+    """Returns a shard whose reader checks its first records.
+
+    Args:
+      shard: Documents of one language, or pairs of two.
+      tags: The languages.
+      accept: Signs that are no error.
+      has_columns: Whether only the order of columns says which text of a pair is in which language.
+    """
+    names = tuple(accept)
+    read = functools.partial(
+        read_checked, shard.read, shard.name, tuple(tags), names, has_columns=has_columns
+    )
+    return dataclasses.replace(shard, read=read)
+
+
+def read_checked(
+    read: Read,
+    name: str,
+    tags: tuple[str, ...],
+    accept: tuple[str, ...],
+    report: ReadReport,
+    has_columns: bool = False,
+) -> Texts:
+    """Yields the records of a reader after examining the first ones.
+
+    Raises:
+      DataError: They are not text of the languages; the message has the option that accepts it.
+    """
+    records = read(report)
+    first = list(itertools.islice(records, RECORDS))
+    check_records(name, first, tags, accept, has_columns)
+    return itertools.chain(first, records)
+
+
+def check_records(
+    name: str,
+    records: Sequence[tuple[str, ...]],
+    tags: Sequence[str],
+    accept: Collection[str] = (),
+    has_columns: bool = False,
+) -> None:
+    """Examines records; logs warnings.
+
+    Args:
+      name: The file, for messages.
+      records: Documents, or pairs of texts.
+      tags: Languages of the texts of a record.
+      accept: Signs that are no error.
+      has_columns: See `checked`.
+
+    Raises:
+      DataError: See `read_checked`.
+    """
+    findings = _findings(records, tags)
+    if has_columns and len(records) >= _LEAST_TO_IDENTIFY:
+        findings = itertools.chain(findings, _exchanged(records, tags))
+    for finding in findings:
+        sign = SIGNS[finding.sign]
+        share = finding.count / finding.total
+        if share < min(sign.ruins, sign.doubtful):
+            continue
+        text = f"{name}: {finding.text(tags)} {sign.what}"
+        if finding.example:
+            text += f", as in {finding.example[:60]!r}"
+        if share >= sign.ruins and finding.can_ruin and sign.name not in accept:
+            raise DataError(f"{text}; {sign.remedy}, or accept it with --accept={sign.name}")
+        _log.warning("%s", text)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Finding:
+    sign: str
+    count: int
+    total: int
+    unit: str = "lines"
+    side: int | None = None
+    example: str = ""
+    can_ruin: bool = True
+
+    def text(self, tags: Sequence[str]) -> str:
+        of = "" if self.side is None or len(tags) < 2 else f" in {tags[self.side]}"
+        return f"{self.count} of the first {self.total} {self.unit}{of}"
+
+
+def _findings(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterator[_Finding]:
+    is_pairs = len(tags) == 2
+    for side, tag in enumerate(tags):
+        texts = [record[side][:_CHARS] for record in records]
+        lines = [text[:_LINE_CHARS] for text in texts] if is_pairs else _lines(texts)
+        if not is_pairs and _has_header(lines):
+            yield _Finding("header", 1, 1, example=lines[0])
+        for sign, count in _LINE_SIGNS.items():
+            if len(lines) < _LEAST and sign != "json":
+                continue
+            number, example = count(lines)
+            if number:
+                yield _Finding(sign, number, len(lines), side=side, example=example)
+        yield from _escaped(texts, side)
+        yield from _script(lines, tag, side, is_pairs)
+    if is_pairs and len(records) >= _LEAST:
+        equal = [first for first, second in records if first == second]
+        if equal:
+            yield _Finding("equal_sides", len(equal), len(records), "pairs", example=equal[0])
+        first, second = records[0]
+        is_named = _HEADER.fullmatch(first) and _HEADER.fullmatch(second)
+        codes = [languages.tag_or_code(first), languages.tag_or_code(second)]
+        if (is_named and first != second) or codes == list(tags):
+            yield _Finding("header", 1, 1, example=" | ".join(records[0]))
+
+
+def _exchanged(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterator[_Finding]:
+    """Finds sides in each other's language, where scripts do not show it."""
+    if _scripts(tags[0]) & _scripts(tags[1]):
+        firsts, seconds = zip(*records)
+        if language_id.are_exchanged(firsts, seconds, (tags[0], tags[1])):
+            count = len(records)
+            yield _Finding("swapped_sides", count, count, "pairs", example=" | ".join(records[0]))
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+    """Returns the first lines of documents, cut to a length."""
+    lines = (line for text in texts for line in text.split("\n", _LINES)[:_LINES] if line)
+    return [line[:_LINE_CHARS].strip() or "-" for line in itertools.islice(lines, RECORDS)]
+
+
+# --- Signs of lines ---
+
+
+def _matching(starts: str, pattern: str) -> Callable[[Sequence[str]], tuple[int, str]]:
+    """Returns a function that counts the lines with one of some first characters and a pattern."""
+    compiled, first = re.compile(pattern), frozenset(starts)
+
+    def count(lines: Sequence[str]) -> tuple[int, str]:
+        candidates = [line for line in lines if line[0] in first]
+        matching = [line for line in candidates if compiled.match(line)]
+        return len(matching), matching[0] if matching else ""
+
+    return count
+
+
+def _with_tabs(lines: Sequence[str]) -> tuple[int, str]:
+    matching = [line for line in lines if "\t" in line]
+    return len(matching), matching[0] if matching else ""
+
+
+_DIGITS, _CAPITALS = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_CONSECUTIVE = re.compile(r"(\d+)[ .):]\s*\S")
+
+
+def _has_header(lines: Sequence[str]) -> bool:
+    """Returns whether documents begin with names of columns, or with a head of `# key: value`."""
+    if len(lines) < 2:
+        return False
+    number = 2 if lines[0].startswith("#") else 1
+    is_named = all(_HEADER.fullmatch(line) for line in lines[:number])
+    return is_named and (number == 2 or "\t" in lines[0])
+
+
+_HEADER = re.compile(
+    r"(?i)(?:(?:source|target|src|trg|tgt|text|sentence|content|verse|translation|label|category"
+    r"|score|lang(?:uage)?|sourceLang|targetLang|sourceString|targetString|index_id|id)"
+    r"[_ ]?(?:text|sentence|lang(?:uage)?|string|id|\d|[a-z]{2,3})?\s*\t?)+"
+    r"|#\s*[\w -]{2,30}:.*"
+)
+
+
+def _ids(lines: Sequence[str]) -> tuple[int, str]:
+    """Counts lines that begin with an id and a tab, a verse, or numbers that count the lines."""
+    number, example = _WITH_ID(lines)
+    if number >= 0.3 * len(lines):
+        return number, example
+    candidates = [line for line in lines if line[0] in _DIGITS]
+    numbers = [int(match[1][:12]) for line in candidates if (match := _CONSECUTIVE.match(line))]
+    rising = sum(1 for a, b in itertools.pairwise(numbers) if b == a + 1)
+    return (rising, lines[0]) if rising > number else (number, example)
+
+
+_WITH_ID = _matching(
+    _DIGITS + _CAPITALS + "abcdefghijklmnopqrstuvwxyz",
+    r"[\w:./-]{0,30}\d[\w:./-]{0,30}\t|\d{8}\s|(?:b\.)?[1-3]?[A-Z]{2,3}[ .]\d+[.:]\d+\s",
+)
+
+
+def _mojibake(lines: Sequence[str]) -> tuple[int, str]:
+    """Counts lines whose characters beyond ASCII are mostly UTF-8 read as another encoding."""
+    if not _TWICE.search("\n".join(lines)):
+        return 0, ""
+    bad = [
+        line
+        for line in lines
+        if (number := len(_TWICE.findall(line)))
+        and 4 * number > len(line) - len(line.encode("ascii", "ignore"))
+    ]
+    return len(bad), bad[0] if bad else ""
+
+
+# The first byte of a character of two or three bytes, and a second, as Latin-1 or Windows-1252.
+_SECOND = (
+    "\u00a0-\u00bf\u20ac\u201a\u0192\u201e\u2026\u2020\u2021\u02c6\u2030\u0160\u2039\u0152\u017d"
+    "\u2018\u2019\u201c\u201d\u2022\u2013\u2014\u02dc\u2122\u0161\u203a\u0153\u017e\u0178"
+)
+_TWICE = re.compile(f"[\u00c2-\u00df][{_SECOND}]|[\u00e0-\u00ef][{_SECOND}]{{2}}|\u00e2\u20ac")
+
+_LINE_SIGNS: dict[str, Callable[[Sequence[str]], tuple[int, str]]] = {
+    "json": _matching("{[", r"\{\s*\"[^\"\n]*\"\s*:|\[\s*[\{\"\[]"),
+    "markup": _matching("<", r"</?[A-Za-z!?][\w:-]*[^<>]*>"),
+    "numbers": _matching(
+        _DIGITS + "+-.,", r"[-+]?(?:\d+(?:[.,:/-]\d+)*|[.,]\d+)(?:[eE][-+]?\d+)?%?\s*\Z"
+    ),
+    "addresses": _matching("hwc<", r"(?:https?://|www\.|crawl-data/|<urn:)\S*\s*\Z"),
+    "ids": _ids,
+    "columns": _with_tabs,
+    "mojibake": _mojibake,
+}
+
+
+def _escaped(texts: Sequence[str], side: int) -> Iterator[_Finding]:
+    """Finds texts with a backslash and an "n" where a line or a document ends."""
+    escaped = [text for text in texts if "\\n" in text and _ESCAPED.search(text)]
+    if len(texts) >= _LEAST and escaped:
+        yield _Finding("escaped_newlines", len(escaped), len(texts), "texts", side, escaped[0])
+
+
+_ESCAPED = re.compile(r"(?<![A-Za-z]:)(?<!\\)\\n(?:\\n|[^a-z]|[a-z]+\s|\Z)")
+
+
+# --- Scripts ---
+
+# Scripts of one character that text in another script's language is counted as.
+_WRITTEN_IN = {
+    "Jpan": {"Hani", "Hira", "Kana"},
+    "Kore": {"Hang", "Hani"},
+    "Hans": {"Hani", "Bopo"},
+    "Hant": {"Hani", "Bopo"},
+    "Hrkt": {"Hira", "Kana"},
+    "Qaag": {"Mymr"},
+}
+
+
+def _script(lines: Sequence[str], tag: str, side: int, is_pairs: bool) -> Iterator[_Finding]:
+    """Finds text in another script than its language's: letters, or lines without one of its own.
+
+    Parts that nobody translated are left in Latin letters, so that Latin proves nothing unless
+    nearly all lines are in it.
+    """
+    expected = _scripts(tag)
+    if not expected:
+        return
+    step = max(1, len(lines) // _SCRIPT_LINES)
+    sample = [line[:_SCRIPT_CHARS] for line in lines[::step]]
+    counts: collections.Counter[str] = collections.Counter()
+    for character, number in collections.Counter("".join(sample)).items():
+        if script := _script_of(character):
+            counts[script] += number
+    total = sum(counts.values())
+    other = sum(number for script, number in counts.items() if script not in expected)
+    if total < _LEAST_LETTERS or other < 0.5 * total:
+        return
+    main = counts.most_common(1)[0][0]
+    example = f"{main}, not {'/'.join(sorted(expected))}: {lines[0]}"
+    if main != "Latn":
+        yield _Finding("script", other, total, "letters", side, example, is_pairs)
+        return
+    without = sum(not any(_script_of(c) in expected for c in line) for line in lines)
+    is_all = without >= _NEARLY_ALL * len(lines)
+    yield _Finding("script", without, len(lines), "lines", side, example, is_pairs and is_all)
+
+
+@functools.cache
+def _scripts(tag: str) -> frozenset[str]:
+    """Returns the scripts of the characters of a language, as it is commonly written; or none."""
+    scripts = languages.scripts_in_use(tag)
+    return frozenset().union(*(_WRITTEN_IN.get(script, {script}) for script in scripts))
+
+
+@functools.cache
+def _script_of(character: str) -> str:
+    """Returns the script of a letter, or "" for other characters."""
+    from fontTools import unicodedata as properties
+
+    if unicodedata.category(character)[0] != "L":
+        return ""
+    script = str(properties.script(character))
+    return "" if script in ("Zyyy", "Zinh", "Zzzz") else script

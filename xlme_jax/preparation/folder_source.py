@@ -1,0 +1,488 @@
+"""The source `text`: folders of public distributions as they were downloaded.
+
+What lies there is recognised (`xlme_jax.preparation.distributions`), told in a line for each
+distribution, and read as its row says. Parts that are no training text are left out unless
+`--include_parts` names them, and a file that is of no known distribution is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+from xlme_jax.data.text import pair_scores, reading
+from xlme_jax.data.text.bitext_files import (
+    BitextSource,
+    Selection,
+    canonical_source,
+    discover_bitext,
+)
+from xlme_jax.data.text.decompression import DataError
+from xlme_jax.data.text.document_files import DocumentFile
+from xlme_jax.data.text.held_out import Corpora, HeldOutText
+from xlme_jax.data.text.table_files import discover_table_pairs, discover_tables
+from xlme_jax.data.text.tables import TableText
+from xlme_jax.preparation import distributions
+from xlme_jax.preparation.distribution_table import (
+    DEV,
+    EVALUATION,
+    NOISY,
+    REMOVED,
+    TEST,
+    TRAIN,
+)
+from xlme_jax.preparation.distributions import FileOfDistribution, Survey
+from xlme_jax.preparation.file_sources import document_tasks, pair_tasks, pair_texts
+from xlme_jax.preparation.first_records import accepted
+from xlme_jax.preparation.prepare_config import PrepareConfig
+from xlme_jax.preparation.source_types import Flag, LanguageText, Source, TextTask, setting
+from xlme_jax.storage.paths import as_path, is_file, is_folder
+
+_log = logging.getLogger(__name__)
+OPTION, VARIABLE = "dir", "TEXT_DIR"
+_OTHER_PARTS = (REMOVED, NOISY, DEV, TEST, EVALUATION)
+_SHOWN_FILES = 5
+Files = Sequence[FileOfDistribution]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """What the files of a folder are read as.
+
+    Attributes:
+      documents: {canonical tag: its files}.
+      sources: Pair files.
+    """
+
+    documents: dict[str, list[DocumentFile]]
+    sources: list[BitextSource]
+
+
+class PublicText(Source):
+    """Public distributions; its tasks are `text_<lang>` and `text_pairs_<lang>_<lang>`."""
+
+    flags: ClassVar = (
+        Flag(
+            "include_parts",
+            "Parts of public distributions to train on that are left out otherwise: "
+            f"{', '.join(_OTHER_PARTS)}.",
+            "list",
+            [],
+        ),
+    )
+    can_hold_out: ClassVar = True
+    has_pair_files: ClassVar = True
+
+    @property
+    def option(self) -> str:
+        """Name of the flag and setting of the folders."""
+        return OPTION
+
+    def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
+        """Lists a task per language and per language pair."""
+        text = self._text(config)
+        longest, accept = config.max_document_chars, accepted(config)
+        tasks = document_tasks(self.name, text.documents, longest, held_out, accept)
+        return tasks + pair_tasks(
+            f"{self.name}_pairs",
+            text.sources,
+            config.shuffle_pairs,
+            held_out,
+            config.deduplicate,
+            accept,
+        )
+
+    def corpora(self, config: PrepareConfig) -> Corpora:
+        """Lists the files, for pairs of all scores."""
+        text = self._text(config, all_scores=True)
+        documents = tuple((tag, file) for tag, files in text.documents.items() for file in files)
+        return Corpora(documents, tuple(text.sources), config.max_document_chars)
+
+    def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
+        """Lists the documents, and both sides of all pairs."""
+        text = self._text(config)
+        longest, accept = config.max_document_chars, accepted(config)
+        tasks = document_tasks(self.name, text.documents, longest, held_out, accept)
+        documents = [language_text for task in tasks for language_text in task.texts()]
+        return documents + pair_texts(text.sources, held_out)
+
+    def from_environment(self, environment: Mapping[str, str]) -> Mapping[str, Any] | None:
+        """Returns the folders of $TEXT_DIR, or None if they cannot be read without a flag."""
+        settings = super().from_environment(environment)
+        if not settings:
+            return None
+        try:
+            self._text(PrepareConfig(".", (self.name,), options=tuple(settings.items())))
+        except ValueError as error:
+            _log.info("%s: not registered with SeqIO: %s", self.variable, error)
+            return None
+        return settings
+
+    def _text(self, config: PrepareConfig, all_scores: bool = False) -> _Text:
+        """Recognises and selects the files.
+
+        Raises:
+          DataError: A file is unknown, a language or pair is missing, or nothing is to be read.
+        """
+        parts = _parts(config)
+        files: list[FileOfDistribution] = []
+        for folder in _folders(config):
+            survey = distributions.survey(folder)
+            _check(folder, survey)
+            _tell(folder, survey, parts)
+            files += [file for file in survey.files if file.part in parts]
+        names = ", ".join(map(str, _folders(config)))
+        if not files:
+            _raise_left_out(_folders(config))
+        least = None if all_scores else config.min_score
+        text = _read_as(files, least)
+        text = _selected(text, config, names)
+        if least is not None and text.sources:
+            _check_scores(text.sources, least, names)
+        return text
+
+
+def explain(config: PrepareConfig) -> list[str]:
+    """Returns a line for each file: what it was recognised as, and whether it is read.
+
+    Raises:
+      DataError: No folder is given, or a file is empty or damaged.
+    """
+    parts = _parts(config)
+    lines = []
+    for folder in _folders(config):
+        survey = distributions.survey(folder)
+        for file in survey.files:
+            row = file.distribution
+            line = ", ".join(filter(None, (row.title, "-".join(file.languages), file.part)))
+            if not row.format:
+                line += f", not read: {row.advice}"
+            elif file.part not in parts:
+                line += f", left out (--include_parts={file.part})"
+            lines.append(f"{file.path}: {line}")
+        lines += [f"{path}: left out, in no language" for path in survey.no_language]
+        lines += [f"{path}: unknown, {reason}" for path, reason in survey.unknown.items()]
+    return lines
+
+
+def _folders(config: PrepareConfig) -> list[Path]:
+    given = setting(config, OPTION) or os.environ.get(VARIABLE) or ""
+    names = [name for name in os.fspath(given).split(",") if name]
+    if not names:
+        raise DataError(
+            f"No folder of public distributions given: pass --{OPTION}=FOLDER or set {VARIABLE}."
+        )
+    paths = [as_path(name).expanduser() for name in names]
+    for path in paths:
+        if not is_folder(path) and not is_file(path):
+            raise DataError(f"{path} (--{OPTION}): no such folder or file")
+    return paths
+
+
+def _parts(config: PrepareConfig) -> tuple[str, ...]:
+    given = tuple(setting(config, "include_parts") or ())
+    if wrong := [part for part in given if part not in _OTHER_PARTS]:
+        raise ValueError(
+            f"prepare: `include_parts` is {','.join(given)!r}; {wrong[0]!r} is none of "
+            f"{', '.join(_OTHER_PARTS)}"
+        )
+    return (TRAIN, *given)
+
+
+def _check(folder: Path, survey: Survey) -> None:
+    """Raises DataError for files that are not known, and for those that cannot be read as they are.
+
+    The message has the command of another source, if one reads the folder.
+    """
+    for file in survey.files:
+        if not file.distribution.format:
+            target = file.path.parent / file.path.name.partition(".")[0]
+            command = f": mkdir {target} && tar -xf {file.path} -C {target}, and move the archive"
+            raise DataError(
+                f"{file.path}: {file.distribution.title}; {file.distribution.advice}"
+                + (command if file.distribution.name == "archive" else "")
+            )
+    if survey.unknown:
+        path, reason = next(iter(survey.unknown.items()))
+        more = len(survey.unknown) - 1
+        raise DataError(
+            f"{path}: {reason}"
+            + (f" (and {more} more such files)" if more else "")
+            + "; "
+            + _command_of_another(folder)
+        )
+    if not survey.files:
+        raise DataError(f"{folder}: no text in this folder")
+
+
+def _command_of_another(folder: Path) -> str:
+    """Returns what to do about an unknown file."""
+    if any(file.distribution.format for file in distributions.survey(folder).files):
+        return "move it out of the folder if it is not text to train on (--explain lists all files)"
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # Of the files that another source would not read.
+    try:
+        for name, discover in _OTHER_SOURCES.items():
+            with contextlib.suppress(ValueError):
+                if paths := discover(folder):
+                    distributions.check_source(name, folder, paths)
+                    return f"--tasks={name} --{name}_dir={folder} may read it"
+    finally:
+        logging.disable(disabled)
+    return (
+        "rename the files as there, or convert them to <language>.txt (--tasks=cc100), "
+        "<language>-<language>.tsv (--tasks=bitext) or a table (--tasks=table)"
+    )
+
+
+def _paths_of_documents(folder: Path) -> list[Path]:
+    by_language = reading.discover_documents(folder, may_be_empty=True)
+    return [path for files in by_language.values() for path in files]
+
+
+def _paths_of_pairs(folder: Path) -> list[Path]:
+    sources = discover_bitext(folder, may_be_empty=True)
+    return [path for source in sources for path in source.paths]
+
+
+def _paths_of_table_pairs(folder: Path) -> list[Path]:
+    sources = discover_table_pairs(folder, None, None, None)
+    return [path for source in sources for path in source.paths]
+
+
+def _paths_of_tables(folder: Path) -> list[Path]:
+    by_language = discover_tables(folder, None, "text")
+    return [table.path for tables in by_language.values() for table in tables]
+
+
+_OTHER_SOURCES: dict[str, Callable[[Path], list[Path]]] = {
+    "bitext": _paths_of_pairs,
+    "cc100": _paths_of_documents,
+    "table_pairs": _paths_of_table_pairs,
+    "table": _paths_of_tables,
+}
+
+
+@functools.lru_cache(maxsize=64)
+def _log_once(line: str) -> None:
+    _log.info(line)
+
+
+def _tell(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
+    """Logs a line for each distribution."""
+    by_name: dict[str, list[FileOfDistribution]] = defaultdict(list)
+    for file in survey.files:
+        by_name[file.distribution.name].append(file)
+    for files in by_name.values():
+        used = [file for file in files if file.part in parts]
+        omitted = Counter(file.part for file in files if file.part not in parts)
+        line = f"{folder}: {files[0].distribution.title}"
+        line += f": {distributions.counts_text(used)}" if used else ": nothing is read"
+        if omitted:
+            counts = ", ".join(f"{count} {part}" for part, count in sorted(omitted.items()))
+            line += f"; left out: {counts} (--include_parts={','.join(sorted(omitted))})"
+        _log_once(line)
+    if survey.no_language:
+        names = ", ".join(path.name for path in survey.no_language[:_SHOWN_FILES])
+        _log_once(f"{folder}: left out, in no language: {names}")
+
+
+def _raise_left_out(folders: Sequence[Path]) -> NoReturn:
+    """Raises DataError for folders without a part that is training text."""
+    files = [file for folder in folders for file in distributions.survey(folder).files]
+    titles = ", ".join(dict.fromkeys(file.distribution.title for file in files)) or "no language"
+    parts = ",".join(sorted({file.part for file in files}))
+    raise DataError(
+        f"{', '.join(map(str, folders))}: nothing to train on: this is {titles} ({parts}), which "
+        f"is left out of training; to train on it all the same, pass --include_parts={parts}"
+    )
+
+
+def _selected(text: _Text, config: PrepareConfig, names: str) -> _Text:
+    selection = Selection.of(config.languages or None, config.pairs or None, config.pivot)
+    sources = [source for source in text.sources if selection.has(source)]
+    documents = text.documents
+    if config.languages:
+        tags = reading.canonical_languages(config.languages)
+        in_pairs = {tag for source in sources for tag in (source.lang1, source.lang2)}
+        if missing := sorted(set(tags) - documents.keys() - in_pairs):
+            known = sorted(documents.keys() | {s.lang1 for s in text.sources})
+            raise DataError(
+                f"{names}: no text in {', '.join(missing)}; there is "
+                f"{', '.join(known[:50]) or 'none'}. Fix `languages` or add the files"
+            )
+        documents = {tag: documents[tag] for tag in sorted(tags) if tag in documents}
+    selection.check(names, sources)
+    if not documents and not sources:
+        pairs = ", ".join(sorted({source.pair for source in text.sources})) or "none"
+        raise DataError(
+            f"{names}: nothing to train on in these languages and pairs; there are the languages "
+            f"{', '.join(sorted(text.documents)) or 'none'} and the pairs {pairs}"
+        )
+    return _Text({tag: documents[tag] for tag in sorted(documents)}, sorted(sources))
+
+
+def _check_scores(sources: Sequence[BitextSource], least: float, names: str) -> None:
+    if any(s.kind == "zip" or s.score_file or s.score_column is not None for s in sources):
+        return
+    raise DataError(
+        f"{names}: `min_score` is {least:g} but none of its pair files has scores that are read; "
+        "leave out min_score"
+    )
+
+
+# --- Formats ---
+
+
+def _read_as(files: Files, min_score: float | None) -> _Text:
+    """Returns what files are read as, with the least score of pairs."""
+    documents: dict[str, list[DocumentFile]] = defaultdict(list)
+    sources: list[BitextSource] = []
+    by_format: dict[str, list[FileOfDistribution]] = defaultdict(list)
+    for file in files:
+        by_format[file.distribution.format].append(file)
+    for name, group in by_format.items():
+        if name in DOCUMENTS:
+            for file in group:
+                documents[file.languages[0]].append(DOCUMENTS[name](file))
+        else:
+            sources += PAIRS[name](group)
+    if min_score is not None:
+        scores = pair_scores.ScoreFiles()
+        sources = [
+            dataclasses.replace(
+                source,
+                min_score=min_score,
+                score_file=scores.beside(source.paths[0]) if source.kind == "moses" else None,
+            )
+            for source in sources
+        ]
+    return _Text(documents, sources)
+
+
+def _plain(file: FileOfDistribution) -> Path:
+    return file.path
+
+
+def _table(file: FileOfDistribution) -> TableText:
+    row = file.distribution
+    column = str(row.text[0])
+    return TableText(file.path, file.languages[0], column, is_escaped=row.is_escaped)
+
+
+def _numbered(file: FileOfDistribution) -> TableText:
+    return TableText(file.path, file.languages[0], "", is_numbered=True)
+
+
+def _pair(file: FileOfDistribution) -> tuple[str, str]:
+    first, second = file.languages
+    return first, second
+
+
+def _of_one_file(kind: str) -> Callable[[Files], list[BitextSource]]:
+    return lambda files: [canonical_source(kind, _pair(file), file.path) for file in files]
+
+
+def _tsv(files: Files) -> list[BitextSource]:
+    sources = []
+    for file in files:
+        row = file.distribution
+        first, second = (int(column) for column in row.text)
+        source = canonical_source("tsv", _pair(file), file.path)
+        score = row.score if isinstance(row.score, int) else None
+        sources.append(dataclasses.replace(source, columns=(first, second), score_column=score))
+    return sources
+
+
+def _table_pairs(files: Files) -> list[BitextSource]:
+    sources = []
+    for file in files:
+        columns = tuple(map(str, file.distribution.text)) or None
+        source = canonical_source("table", _pair(file), file.path, fields=columns)
+        sources.append(dataclasses.replace(source, swap=False))  # The fields have its order.
+    return sources
+
+
+def _moses(files: Files) -> list[BitextSource]:
+    """Pairs the files of one stem.
+
+    Raises:
+      DataError: A side is missing.
+    """
+    halves: dict[tuple[object, ...], dict[int, FileOfDistribution]] = defaultdict(dict)
+    for file in files:
+        stem = reading.strip_compression(file.path.name).rpartition(".")[0]
+        halves[file.path.parent, stem, file.languages][file.side or 0] = file
+    sources = []
+    for sides in halves.values():
+        if len(sides) < 2:
+            file = next(iter(sides.values()))
+            lost = file.languages[1 - (file.side or 0)]
+            raise DataError(
+                f"{file.path}: its other half, in {lost}, is missing; add it, or remove this file"
+            )
+        sources.append(canonical_source("moses", _pair(sides[0]), sides[0].path, sides[1].path))
+    return sources
+
+
+def _sgm(files: Files) -> list[BitextSource]:
+    sets: dict[str, dict[int, list[FileOfDistribution]]] = defaultdict(lambda: {0: [], 1: []})
+    for file in files:
+        stem = os.fspath(file.path).rpartition("-src." if file.side == 0 else "-ref.")[0]
+        sets[stem][file.side or 0].append(file)
+    sources = []
+    for name, sides in sets.items():
+        pairs = [
+            (source, reference)
+            for source, reference in itertools.product(sides[0], sides[1])
+            if source.languages != reference.languages
+        ]
+        if not pairs:
+            raise DataError(f"{name}: only one half of its pairs is there; add the other")
+        for source, reference in pairs:
+            tags = (source.languages[0], reference.languages[0])
+            sources.append(canonical_source("sgm", tags, source.path, reference.path))
+    return sources
+
+
+def _aligned(kind: str) -> Callable[[Files], list[BitextSource]]:
+    """Returns a function that pairs the files of each folder that are in different languages."""
+
+    def pairs(files: Files) -> list[BitextSource]:
+        folders: dict[tuple[object, ...], list[FileOfDistribution]] = defaultdict(list)
+        for file in files:
+            folders[file.path.parent, file.distribution.name].append(file)
+        return [
+            canonical_source(kind, (a.languages[0], b.languages[0]), a.path, b.path)
+            for group in folders.values()
+            for a, b in itertools.combinations(group, 2)
+            if a.languages != b.languages
+        ]
+
+    return pairs
+
+
+DOCUMENTS: dict[str, Callable[[FileOfDistribution], DocumentFile]] = {
+    "documents": _plain,
+    "table": _table,
+    "numbered": _numbered,
+}
+PAIRS: dict[str, Callable[[Files], list[BitextSource]]] = {
+    "tsv": _tsv,
+    "tmx": _of_one_file("tmx"),
+    "zip": _of_one_file("zip"),
+    "table_pairs": _table_pairs,
+    "moses": _moses,
+    "sgm": _sgm,
+    "multiway": _aligned("multiway"),
+    "verses": _aligned("verses"),
+    "vref": _aligned("verses"),
+}
