@@ -28,7 +28,9 @@ PARTS = {
     **dict.fromkeys(("noisy", "raw"), NOISY),
 }
 
-_LANGUAGE = r"(?:[a-z]{2,3}(?:[-_@][A-Za-z0-9]{1,10})*?|simple)"
+# Not words of file names that look like codes.
+_WORDS = r"(?!(?:dev|val|tst|src|trg|ref|raw|ids|txt)\b)"
+_LANGUAGE = rf"(?:{_WORDS}[a-z]{{2,3}}(?:[-_@][A-Za-z0-9]{{1,10}})*?|simple)"
 _TOKENS = {
     "<language>": rf"(?P<language>{_LANGUAGE})",
     "<again>": r"(?P=language)",
@@ -112,6 +114,9 @@ _BIBLE_LINE = (
     r"(?m)^(?:\d{8}[ \t]|(?:b\.)?[1-3]?[A-Za-z]{2,3}[ ._]\d+[.:_]\d+\t"
     r"|(?:\d\d[A-Z]|[1-3]?[A-Z]{2,3})\t\d+\t\d+\t)"
 )
+
+# Sets to measure with are known by their columns, whoever packed them.
+_LABELLED = r"<language>(?:[-_./]<file>){0,2}\.(?:parquet|arrow|jsonl?|tsv|csv)<z>"
 
 _TEXT = (
     Distribution(
@@ -582,7 +587,7 @@ _EVALUATION = (
     Distribution(
         "flores-plus",
         "FLORES+",
-        (r"(?P<part>dev|devtest)/<language>\.(?:parquet|jsonl)<z>",),
+        (_LABELLED,),
         "devtest/swh_Latn.parquet",
         "table",
         columns=("text", "iso_639_3"),
@@ -607,7 +612,7 @@ _EVALUATION = (
     Distribution(
         "tico-19",
         "TICO-19",
-        (r"(?P<part>dev|test|all)\.<pair>\.tsv<z>",),
+        (r"(?:<file>[._])?<pair>\.(?:tsv|csv|parquet|jsonl)<z>",),
         "test/test.en-sw.tsv",
         "table_pairs",
         columns=("sourceString", "targetString"),
@@ -621,10 +626,10 @@ _EVALUATION = (
     Distribution(
         "sib-200",
         "SIB-200",
-        (r"<language>/(?P<part>train|dev|test)\.tsv<z>",),
+        (_LABELLED,),
         "data/annotated/swh_Latn/train.tsv",
         "table",
-        columns=("category", "text"),
+        columns=("index_id", "category", "text"),
         text=("text",),
         is_evaluation=True,
         beside=(r"labels\.txt",),
@@ -635,7 +640,7 @@ _EVALUATION = (
     Distribution(
         "belebele",
         "Belebele",
-        (r"<language>\.jsonl<z>",),
+        (_LABELLED,),
         "data/swh_Latn.jsonl",
         "table",
         columns=("flores_passage", "question"),
@@ -648,7 +653,7 @@ _EVALUATION = (
     Distribution(
         "massive",
         "MASSIVE",
-        (r"<language>\.jsonl<z>",),
+        (_LABELLED,),
         "1.1/data/sw-KE.jsonl",
         "table",
         columns=("utt", "intent"),
@@ -661,10 +666,7 @@ _EVALUATION = (
     Distribution(
         "taxi1500",
         "Taxi1500",
-        (
-            r"<language>[-_](?:<file>[-_])?(?P<part>train|dev|test)\.tsv<z>",
-            r"<language>(?:-x-<file>)?/(?:<file>[-_])?(?P<part>train|dev|test)\.tsv<z>",
-        ),
+        (_LABELLED,),
         "swh_Latn/swh_Latn_train.tsv",
         "table",
         columns=("classification", "verse"),

@@ -45,6 +45,7 @@ _ABOUT = re.compile(
     r"|.+\.(?:md|rst|py|sh|png|jpg|svg|pdf|html?|ya?ml|sha\d*|md5|bib|lock|metadata)"
     r"|(?:state|dataset_infos?|dataset_dict|index)\.json|.+_map\.txt|(?:languages|versions)\.t[sx][vt]"
 )
+_DIGIT = re.compile(r"\d")
 # Codes of corpora for text that is in no language.
 _NO_LANGUAGE = frozenset(("und", "mul", "mis", "zxx", "xx", "multi"))
 # Codes of CCAligned that are not of ISO 639.
@@ -136,20 +137,24 @@ def survey(folder: Path) -> Survey:
 def survey_files(paths: Iterable[Path]) -> Survey:
     """Returns what files are; see `survey`."""
     contents = _Contents()
+    # Shards of one language in one folder differ in digits alone.
+    candidates: dict[tuple[Path, str], list[FileOfDistribution]] = {}
     files: list[FileOfDistribution] = []
     unknown: dict[Path, str] = {}
     no_language: list[Path] = []
     for path in sorted(paths):
         if _ABOUT.fullmatch(path.name):
             continue
-        full = os.fspath(path.absolute())
-        named = list(_named(path, full))
+        key = path.parent, _DIGIT.sub("0", path.name)
+        if key not in candidates:
+            candidates[key] = list(_named(path))
+        named = [dataclasses.replace(file, path=path) for file in candidates[key]]
         fitting = next((file for file in named if contents.fit(file)), None)
         if fitting is not None and fitting.languages:
             files.append(fitting)
         elif fitting is not None:
             no_language.append(path)
-        elif not any(p.fullmatch(full) for row in DISTRIBUTIONS for p in row.patterns_beside):
+        elif not _is_beside(os.fspath(path.absolute())):
             unknown[path] = _why_not(path, [file.distribution for file in named])
     return Survey(tuple(files), unknown, tuple(no_language))
 
@@ -157,8 +162,14 @@ def survey_files(paths: Iterable[Path]) -> Survey:
 # --- Names ---
 
 
-def _named(path: Path, full: str) -> Iterator[FileOfDistribution]:
+def _is_beside(path: str) -> bool:
+    """Returns whether a file belongs to a distribution and has no text."""
+    return any(p.fullmatch(path) for row in DISTRIBUTIONS for p in row.patterns_beside)
+
+
+def _named(path: Path) -> Iterator[FileOfDistribution]:
     """Yields what a file may be by its path, one for each row that fits."""
+    full = os.fspath(path.absolute())
     for row in DISTRIBUTIONS:
         for pattern in row.patterns:
             match = pattern.fullmatch(full)
@@ -249,11 +260,12 @@ def _has_contents(row: Distribution, path: Path) -> bool:
     if not path.stat().st_size:
         raise DataError(f"{path}: empty; download it again, or remove it")
     if row.columns:
-        return set(row.columns) <= set(_columns(path))
+        return set(row.columns) <= set(_columns(path, path.stat().st_mtime_ns))
     return re.search(row.start, _head(path).decode(errors="replace")) is not None
 
 
-def _columns(path: Path) -> list[str]:
+@functools.lru_cache(maxsize=2)  # Several rows may ask for them.
+def _columns(path: Path, version: int) -> list[str]:
     """Returns the names of the columns of a table, of JSON Lines those of the first row.
 
     A struct counts as its own name and as those of its fields.
@@ -302,7 +314,7 @@ def _why_not(path: Path, named: Sequence[Distribution]) -> str:
         if row.near:
             return f"named as {titles} but without {' or '.join(row.near[:2])} beside it"
         if row.columns and is_table(path.name):
-            columns = ", ".join(map(shown, _columns(path)[:12])) or "none"
+            columns = ", ".join(map(shown, _columns(path, path.stat().st_mtime_ns)[:12])) or "none"
             return (
                 f"named as {titles} but its columns are {columns} instead of "
                 f"{', '.join(row.columns)}"

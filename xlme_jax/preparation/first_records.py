@@ -27,8 +27,10 @@ from xlme_jax.preparation.source_types import Flag, Shard, setting
 from xlme_jax.preparation.tokenizing import Read, Texts
 
 RECORDS = 1000
-_CHARS, _LINES, _LINE_CHARS = 1000, 10, 400  # Of a record, and of a line, that are examined.
-_SCRIPT_LINES, _SCRIPT_CHARS, _LEAST_LETTERS, _NEARLY_ALL = 200, 100, 100, 0.99
+# Characters and lines of a record, and characters of a line, that are examined.
+_CHARS, _LINES, _LINE_CHARS = 1000, 5, 200
+_MOST_LINES = 500  # Of documents.
+_SCRIPT_LINES, _SCRIPT_CHARS, _LEAST_LETTERS, _NEARLY_ALL = 100, 100, 100, 0.99
 _LEAST_TO_IDENTIFY = 50  # Pairs.
 _LEAST = 4  # Lines or pairs; fewer prove nothing.
 
@@ -251,8 +253,9 @@ def _exchanged(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Itera
 
 def _lines(texts: Iterable[str]) -> list[str]:
     """Returns the first lines of documents, cut to a length."""
-    lines = (line for text in texts for line in text.split("\n", _LINES)[:_LINES] if line)
-    return [line[:_LINE_CHARS].strip() or "-" for line in itertools.islice(lines, RECORDS)]
+    stripped = (line.strip() for text in texts for line in text.split("\n", _LINES)[:_LINES])
+    lines = filter(None, stripped)
+    return [line[:_LINE_CHARS] for line in itertools.islice(lines, _MOST_LINES)]
 
 
 # --- Signs of lines ---
@@ -315,7 +318,7 @@ _WITH_ID = _matching(
 
 def _mojibake(lines: Sequence[str]) -> tuple[int, str]:
     """Counts lines whose characters beyond ASCII are mostly UTF-8 read as another encoding."""
-    if not _TWICE.search("\n".join(lines)):
+    if not _TWICE.search("\n".join(lines[:_MOST_LINES])):
         return 0, ""
     bad = [
         line
