@@ -308,17 +308,20 @@ def _first_bytes(path: Path, whole_line: bool, version: int) -> bytes:
 
 def _why_not(path: Path, named: Sequence[Distribution]) -> str:
     """Returns why a file is of no known distribution, and the nearest layout."""
+    columns = dict.fromkeys(_columns(path, path.stat().st_mtime_ns)) if is_table(path.name) else {}
+    if columns:
+        rows = [row for row in DISTRIBUTIONS if set(row.columns) & columns.keys()]
+        rows = rows or [_nearest(path)]
+        row = max(rows, key=lambda row: len(set(row.columns) & columns.keys()))
+        return (
+            f"no known distribution has such a file with the columns "
+            f"{', '.join(map(shown, list(columns)[:12]))}; nearest: {row.title}, {row.example}, "
+            f"with {', '.join(row.columns) or 'other columns'}"
+        )
     if named:
-        row = named[0]
-        titles = ", ".join(f"{row.title} ({row.name})" for row in named[:3])
-        if row.near:
-            return f"named as {titles} but without {' or '.join(row.near[:2])} beside it"
-        if row.columns and is_table(path.name):
-            columns = ", ".join(map(shown, _columns(path, path.stat().st_mtime_ns)[:12])) or "none"
-            return (
-                f"named as {titles} but its columns are {columns} instead of "
-                f"{', '.join(row.columns)}"
-            )
+        titles = ", ".join(f"{row.title} ({row.example})" for row in named[:3])
+        if named[0].near:
+            return f"named as {titles} but without {' or '.join(named[0].near[:2])} beside it"
         return f"named as {titles} but its first lines are not as there"
     nearest = _nearest(path)
     return f"no known distribution has such a file; nearest: {nearest.title}, {nearest.example}"

@@ -454,12 +454,16 @@ def _sgm(files: Files) -> list[BitextSource]:
 
 
 def _aligned(kind: str) -> Callable[[Files], list[BitextSource]]:
-    """Returns a function that pairs the files of each folder that are in different languages."""
+    """Returns a function that pairs files in different languages.
+
+    Lines are aligned within a folder, verses by their ids wherever they are.
+    """
 
     def pairs(files: Files) -> list[BitextSource]:
         folders: dict[tuple[object, ...], list[FileOfDistribution]] = defaultdict(list)
         for file in files:
-            folders[file.path.parent, file.distribution.name].append(file)
+            folder = file.path.parent if kind == "multiway" else None
+            folders[folder, file.distribution.name].append(file)
         return [
             canonical_source(kind, (a.languages[0], b.languages[0]), a.path, b.path)
             for group in folders.values()
