@@ -158,6 +158,8 @@ def _as_run(source: str) -> str:
 def prepare(config: PrepareConfig, command: str = "") -> list[TaskInfo]:
     """Creates, completes or repairs the prepared data set in `config.output`.
 
+    What it does is shown on stderr.
+
     Args:
       config: The configuration.
       command: Command line, recorded in the data set.
