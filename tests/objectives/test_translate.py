@@ -1,6 +1,7 @@
 """Translation: its loss, its weights, and decoding token by token."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -66,7 +67,7 @@ def pairs(rng, *sizes):
 
 
 def as_float64(tree):
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)
+    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), tree)
 
 
 @pytest.fixture
@@ -77,6 +78,15 @@ def double():
 
 def weights(objective, seed=0):
     return random_weights(objective.init, jax.random.key(0), seed=seed)
+
+
+def logits_of(objective, params, rows):
+    """Returns the logits [B, L, V] of rows that are decoded as a whole."""
+    hidden = objective.decode(params, rows, objective.encode(params, rows))
+    config = objective.config.decoder
+    model = EncoderDecoderLM(config, VOCAB, config.hidden_size, jnp.float64)
+    weights = {"params": objective.decoder_params(params)}
+    return model.apply(weights, hidden, method=EncoderDecoderLM.logits)
 
 
 LAYERS = [("first", [0, 1]), ("last", [1, 2])]
@@ -95,29 +105,35 @@ def test_cached_decoding_equals_the_full_pass(case, double):
     params = as_float64(weights(objective))
     rows = pairs(np.random.default_rng(0), [(5, 7), (2, 1)], [(8, 4)])
 
-    @jax.jit
-    def logits(params, rows):
-        hidden = objective.decode(params, rows, objective.encode(params, rows))
-        model = {"params": objective.decoder_params(params)}
-        return objective._decoder.apply(model, hidden, method=EncoderDecoderLM.logits)
-
-    full = logits(params, rows)
+    full = jax.jit(functools.partial(logits_of, objective))(params, rows)
     # Segment 2 of each row given segment 1, one sentence a row, and two hypotheses that agree.
     source, target = (rows["segment_ids"] == segment for segment in (1, 2))
     width = int(source.sum(axis=1).max())
     alone = {name: rows[name][:, :width] * source[:, :width] for name in rows if name != "rows"}
     alone["tokens"] = np.where(source[:, :width], rows["tokens"][:, :width], PAD)
     languages = jnp.asarray([row[on][0] for row, on in zip(rows["languages"], target)])
-    decoder = objective.decoder(params, alone, languages)
-    caches, step = decoder.cache(2, 12), jax.jit(decoder.step)
-    for place in range(int(target.sum(axis=1).max())):
-        columns = [min(np.flatnonzero(on)[0] + place, LENGTH - 1) for on in target]
-        tokens = np.array([rows["tokens"][row, column] for row, column in enumerate(columns)])
-        logits, caches = step(jnp.asarray([tokens, tokens], jnp.int32).T, caches)
-        for row, column in enumerate(columns):
+    places = range(int(target.sum(axis=1).max()))
+    columns = [
+        [min(np.flatnonzero(on)[0] + place, LENGTH - 1) for on in target] for place in places
+    ]
+
+    @jax.jit
+    def decoded(params, tokens):
+        decoder = objective.decoder(params, alone, languages)
+
+        def step(caches, tokens):
+            logits, caches = decoder.step(tokens, caches)
+            return caches, logits
+
+        return jax.lax.scan(step, decoder.cache(2, 12), tokens)[1]
+
+    tokens = rows["tokens"][[0, 1], columns]
+    stepwise = decoded(params, np.stack([tokens, tokens], axis=-1))
+    for place in places:
+        for row, column in enumerate(columns[place]):
             if target[row, column]:
                 expected = np.broadcast_to(full[row, column], (2, VOCAB))
-                np.testing.assert_allclose(logits[row], expected, rtol=0, atol=1e-10)
+                np.testing.assert_allclose(stepwise[place, row], expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("smoothing", slow_except({0.2}, [0.0, 0.1, 0.2]))
@@ -133,11 +149,6 @@ def test_loss_and_gradient_are_those_of_torch(smoothing, double):
         outputs = objective.loss(params, {}, batch, totals, jax.random.key(0))
         return outputs.loss(), outputs.metrics
 
-    def logits(params):
-        hidden = objective.decode(params, rows, objective.encode(params, rows))
-        model = {"params": objective.decoder_params(params)}
-        return objective._decoder.apply(model, hidden, method=EncoderDecoderLM.logits)
-
     (value, metrics), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
     follows = [
         (row, column)
@@ -148,7 +159,7 @@ def test_loss_and_gradient_are_those_of_torch(smoothing, double):
 
     @jax.jit
     def predicted(params, factors):
-        scores, backward = jax.vjp(lambda params: logits(params)[row, column], params)
+        scores, backward = jax.vjp(lambda p: logits_of(objective, p, rows)[row, column], params)
         return scores, backward(factors)[0]
 
     scores, _ = predicted(params, jnp.zeros((len(row), VOCAB)))
@@ -194,9 +205,7 @@ def test_one_direction_is_its_part_of_both(double):
 
     def restricted(params):
         """Returns the loss of the targets in second halves, from logits of both directions."""
-        hidden = both.decode(params, rows, both.encode(params, rows))
-        model = {"params": both.decoder_params(params)}
-        logits = both._decoder.apply(model, hidden, method=EncoderDecoderLM.logits)
+        logits = logits_of(both, params, rows)
         row, column = np.nonzero((rows["segment_ids"] > 0) & translated & (rows["tokens"] != EOS))
         log_p = jax.nn.log_softmax(logits)[row, column, rows["tokens"][row, column + 1]]
         return -log_p.mean()
@@ -332,7 +341,7 @@ def test_weights_come_from_the_layers_of_the_encoder(origin, kept, scan):
 
 
 def test_translations_do_not_depend_on_the_batch():
-    objective = config(encoder={"num_layers": 3}).held_out().build(VOCAB)
+    objective = config(encoder=ONE_LAYER).held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)
     texts = [tuple(sentence(rng, words)) for words in (3, 9, 1, 9, 6, 2, 14)]
     many, few = (Translator(objective, BeamSearch(4), batch_tokens=n) for n in (256, 16))
@@ -350,7 +359,7 @@ def test_translations_do_not_depend_on_the_batch():
 @pytest.mark.parametrize(
     "how",
     slow_except(
-        [BeamSearch(1), BeamSearch(3, 2.0, "never")],
+        [BeamSearch(3, 2.0, "never")],
         [BeamSearch(1), BeamSearch(3), BeamSearch(3, 2.0, "never"), Sampling(3, 1.5, seed=2)],
     ),
     ids=lambda how: f"{type(how).__name__}-{how.hypotheses}",
@@ -359,12 +368,12 @@ def test_the_longest_line_sets_no_limit_for_the_others(how):
     """The position table has room for all; the limit of a line is twice its own row."""
     objective = config(encoder={**ONE_LAYER, "max_length": 128}).held_out().build(VOCAB)
     params = weights(objective)
-    texts = [(BOS, 5, 9, EOS), (BOS, *[7, 8, 11, 12] * 15, EOS), (BOS, *[6, 5, 4] * 6, EOS)]
+    texts = [(BOS, 5, 9, EOS), (BOS, *[6, 5, 4] * 6, EOS)]
     translator = Translator(objective, how)
-    assert [translator.limit(text) for text in texts] == [2 * 8, 2 * 64, 2 * 24]
+    assert [translator.limit(text) for text in texts] == [2 * 8, 2 * 24]
     assert translator.limit((BOS, *[5] * 68, EOS)) == 128  # Of the position table, not 2 * 80.
     alone = [dict(translator.each(params, [text], "fr", [n]))[0] for n, text in enumerate(texts)]
-    for order in ((0, 1, 2), (2, 1, 0), (1, 2), (0, 2)):
+    for order in ((0, 1), (1, 0)):
         found = dict(translator.each(params, [texts[n] for n in order], "fr", order))
         for place, number in enumerate(order):
             together = [one.tokens for one in found[place]]
