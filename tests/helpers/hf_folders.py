@@ -70,12 +70,12 @@ def write_checkpoint(
     config = loading.load(files, rest, "Train")
     text = loading.operative_config()
     _, mesh, abstract = _built(config.objective, words.size)
-    fields = {"vocabulary": words.digest, **(record or {})}
+    fields = {"dataset": "", "vocabulary": words.digest, **(record or {})}
     with states.sharding_rules(mesh), Checkpoints(model_dir, keep=len(steps)) as checkpoints:
         for seed, step in enumerate(steps):
             params = random_tree(abstract.params, seed)
             state = TrainState(jnp.int32(step), params, {}, abstract.opt_state)
-            checkpoints.save(step, jax.device_put(state), RunRecord({}, "", text, **fields))
+            checkpoints.save(step, jax.device_put(state), RunRecord({}, config=text, **fields))
     return model_dir
 
 

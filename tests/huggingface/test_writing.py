@@ -11,6 +11,7 @@ import safetensors.numpy
 from helpers import hf_folders, tiny
 
 from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.prepared.writer import MonolingualWriter, write_dataset
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.huggingface import importing, writing
@@ -227,9 +228,12 @@ def test_a_run_at_step_0_without_data_in_its_record_is_no_import(tmp_path):
     assert "Conneau et al." not in card and "embedding_sharing: 'tokens'" in card
 
 
-def test_the_card_of_the_data_goes_with_the_model(tmp_path, tiny_data):
-    data = tmp_path / "data"
-    shutil.copytree(tiny_data, data)
+def test_the_card_of_the_data_goes_with_the_model(tmp_path):
+    data, words = tmp_path / "data", hf_folders.vocabulary()
+    (tmp_path / "words.model").write_bytes(words.model)
+    writer = MonolingualWriter(data, "cc100_sw", ["sw"], words.size)
+    writer.add([0, 5, 2])
+    write_dataset(data, [writer.close()], tmp_path / "words.model", words.size)
     digest = PreparedDataset.load(data).digest
     (data / "data_card.md").write_text(f"Digest of the data set: `{digest}`\n")
     for name, recorded in (("same", digest), ("changed", "0" * 64)):
@@ -238,7 +242,7 @@ def test_the_card_of_the_data_goes_with_the_model(tmp_path, tiny_data):
         )
         hf_folders.export(run, tmp_path / f"{name}_exported")
     card = (tmp_path / "same_exported" / "README.md").read_text()
-    assert "([data card](data_card_1.md)).\n" in card
+    assert "Data: sw ([data card](data_card_1.md)).\n" in card
     copied = tmp_path / "same_exported" / "data_card_1.md"
     assert copied.read_bytes() == (data / "data_card.md").read_bytes()
     assert "data_card" not in (tmp_path / "changed_exported" / "README.md").read_text()
