@@ -341,13 +341,16 @@ def _nearest(path: Path) -> Distribution:
 # --- Other sources ---
 
 
-def check_source(reader: str, folder: object, paths: Iterable[Path]) -> None:
+def check_source(
+    reader: str, folder: object, paths: Iterable[Path], columns: object = None
+) -> None:
     """Checks that a source does not misread files that are of a known distribution.
 
     Args:
       reader: How files are read: the source "cc100", "bitext", "table" or "table_pairs".
       folder: Its folder, for the message.
       paths: The files that it is about to read.
+      columns: The columns of the texts in TSV files, if they are given.
 
     Raises:
       DataError: It would read one wrongly; gives the command that reads it right.
@@ -358,18 +361,29 @@ def check_source(reader: str, folder: object, paths: Iterable[Path]) -> None:
         return
     for file in files:
         row = file.distribution
-        if reader in row.read_by and file.part in (TRAIN, REMOVED, NOISY):
+        if reader in row.read_by or (columns and row.format == "tsv"):
             continue
-        if reader == "table" and "table" in row.read_by and file.part in (DEV, TEST):
-            continue  # Asked for with --table_split, or without a split in its name.
+        if reader == "bitext" and row.name == "cc100" and not _are_documents(file, files):
+            continue  # A multi-way folder without ids, in which an empty line is a missing unit.
         remedy = f"read it with --tasks=text --dir={folder}"
         why = f"which --tasks={reader} reads wrongly"
-        if file.part in (EVALUATION, DEV, TEST):
+        if row.is_evaluation or file.part in (DEV, TEST):
             why = f"text to evaluate with ({file.part}), which is no training text"
             remedy += f", and with --include_parts={file.part} to train on it all the same"
         if not row.format:
             why, remedy = row.advice, "see its page"
         raise DataError(f"{file.path}: this is {row.title}, {why}; {remedy}")
+
+
+def _are_documents(file: FileOfDistribution, files: Sequence[FileOfDistribution]) -> bool:
+    """Returns whether files of one folder have empty lines in common, which end documents."""
+    common: set[int] | None = None
+    for other in files:
+        if other.path.parent == file.path.parent:
+            lines = _head(other.path).split(b"\n")[:-1]
+            empty = {number for number, line in enumerate(lines) if not line.strip()}
+            common = empty if common is None else common & empty
+    return bool(common)
 
 
 @contextlib.contextmanager
@@ -388,7 +402,9 @@ def named_in_errors(reader: str, folder: Path) -> Iterator[None]:
             files = recognise(folder)
         rows = dict.fromkeys(file.distribution for file in files)
         titles = [
-            row.title for row in rows if row.format and (row.language or reader not in row.read_by)
+            row.title
+            for row in rows
+            if row.format and (reader.startswith("table") or reader not in row.read_by)
         ]
         if not titles:
             raise

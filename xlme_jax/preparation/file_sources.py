@@ -142,7 +142,8 @@ class PairFolder(Source):
                 **(options | changed),
             )
         paths = (path for source in sources for path in source.paths)
-        distributions.check_source("bitext", setting(config, self.option), paths)
+        folder = setting(config, self.option)
+        distributions.check_source("bitext", folder, paths, config.tsv_columns)
         return matching(config, sources, lambda source: source.paths)
 
 
