@@ -355,15 +355,16 @@ def check_source(
     Raises:
       DataError: It would read one wrongly; gives the command that reads it right.
     """
+    paths = list(dict.fromkeys(paths))
     try:
-        files = survey_files(dict.fromkeys(paths)).files
+        files = survey_files(paths).files
     except DataError:  # A damaged file, which its reader reports.
         return
     for file in files:
         row = file.distribution
         if reader in row.read_by or (columns and row.format == "tsv"):
             continue
-        if reader == "bitext" and row.name == "cc100" and not _are_documents(file, files):
+        if reader == "bitext" and row.name == "cc100" and not _are_documents(file.path, paths):
             continue  # A multi-way folder without ids, in which an empty line is a missing unit.
         remedy = f"read it with --tasks=text --dir={folder}"
         why = f"which --tasks={reader} reads wrongly"
@@ -375,12 +376,12 @@ def check_source(
         raise DataError(f"{file.path}: this is {row.title}, {why}; {remedy}")
 
 
-def _are_documents(file: FileOfDistribution, files: Sequence[FileOfDistribution]) -> bool:
-    """Returns whether files of one folder have empty lines in common, which end documents."""
+def _are_documents(path: Path, paths: Iterable[Path]) -> bool:
+    """Returns whether the files in a folder have empty lines in common, which end documents."""
     common: set[int] | None = None
-    for other in files:
-        if other.path.parent == file.path.parent:
-            lines = _head(other.path).split(b"\n")[:-1]
+    for other in paths:
+        if other.parent == path.parent:
+            lines = _head(other).split(b"\n")[:-1]
             empty = {number for number, line in enumerate(lines) if not line.strip()}
             common = empty if common is None else common & empty
     return bool(common)
