@@ -2,15 +2,18 @@
 
 import dataclasses
 import json
+import lzma
 import re
-import types
 
 import pytest
 
+from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
-from xlme_jax.preparation import data_card, preparing, settings
-from xlme_jax.preparation.prepare_config import PrepareConfig
+from xlme_jax.preparation import data_card, distributions, preparing, settings
+from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
+
+CORPUS = CldrCorpus(CldrConfig(("en", "fr")), documents=5, pairs=5, validation_pairs=0)
 
 
 def no_seqio():
@@ -139,23 +142,19 @@ def test_no_card_is_of_another_data_set(config, tmp_path, monkeypatch):
     assert "Serbian" not in card.read_text() and settings.is_prepared(fewer)
 
 
-def test_a_distribution_has_licence_citation_and_address(config, tmp_path, monkeypatch):
-    prepare(config)
-    output = tmp_path / "out"
-    origin = types.SimpleNamespace(
-        name="cc-100", licence="CC BY-SA 4.0", citation="Conneau et al., 2020", url="https://a.org"
-    )
-    content, rows = data_card.unseal_rows((output / "dataset.json").read_bytes())
-    named = [{**row, "distribution": "cc-100"} for row in rows]
-    monkeypatch.setattr(data_card, "unseal_rows", lambda text: (content, named))
-    data_card.write(output, [], {"cc-100": origin})
-    card = (output / "data_card.md").read_text()
-    assert "\nlicense: cc-by-sa-4.0\n" in card
+def test_a_distribution_has_licence_citation_and_address(config, tmp_path):
+    (tmp_path / "cc").mkdir()
+    for code in ("en", "no"):
+        text = (tmp_path / "mono" / f"{code}.txt").read_bytes()
+        (tmp_path / "cc" / f"{code}.txt.xz").write_bytes(lzma.compress(text))
+    options = (("dir", str(tmp_path / "cc")),)
+    prepare(dataclasses.replace(config, tasks=("text", "cldr"), options=options, cldr=CORPUS))
+    card = (tmp_path / "out" / "data_card.md").read_text()
+    row = distributions.find("cc100")
     assert (
-        "- cc-100, 8 tasks: licence: CC BY-SA 4.0. Citation: Conneau et al., 2020. <https://a.org>"
+        f"- {row.title}, 4 tasks: licence: {row.licence}. Citation: {row.citation}. <{row.url}>"
         in card
     )
-    assert {row[5] for row in table(card, "Sources")} == {"cc-100"}
-    named[0]["distribution"] = ""
-    data_card.write(output, [], {"cc-100": origin})
-    assert "\nlicense: other\n" in (output / "data_card.md").read_text()
+    assert "- Unicode CLDR, 3 tasks: licence: Unicode-3.0. " in card
+    assert "\nlicense: other\n" in card  # As they have different ones.
+    assert {line[5] for line in table(card, "Sources")} == {row.title, "Unicode CLDR"}

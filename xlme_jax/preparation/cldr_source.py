@@ -17,6 +17,7 @@ from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.source_types import (
     Flag,
     LanguageText,
+    Origin,
     Shard,
     Source,
     TextTask,
@@ -28,6 +29,12 @@ NAME = "cldr"
 BITEXT_NAME = "cldr_bitext"
 _DEFAULT_LANGUAGES = "en,ru,zh"
 _LANGUAGES_VARIABLE = "CLDR_LANGUAGES"
+_ORIGIN = Origin(
+    "Unicode CLDR",
+    "Unicode-3.0",
+    "Unicode Common Locale Data Repository, The Unicode Consortium",
+    "https://cldr.unicode.org",
+)
 _PHRASE_CHARS = 25  # Average length of a phrase, roughly.
 
 # Streams the given number of texts of a split.
@@ -88,7 +95,8 @@ def find_cldr(corpus: CldrCorpus) -> list[TextTask]:
         prefix: str, languages: tuple[str, ...], read: _Read, counts: Mapping[str, int]
     ) -> TextTask:
         splits = {split: [_shard(corpus, read, split, n)] for split, n in counts.items() if n}
-        return TextTask(prefix, task_name(prefix, *languages), languages, splits, counts)
+        name = task_name(prefix, *languages)
+        return TextTask(prefix, name, languages, splits, counts, origins=(_ORIGIN,))
 
     languages = corpus.config.languages
     documents = [

@@ -12,11 +12,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Any
 
 from xlme_jax.data import languages
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
 from xlme_jax.data.prepared.format import DATA_CARD_FILE, DATASET_FILE, unseal_rows
+from xlme_jax.preparation.source_types import Origin
 from xlme_jax.preparation.tokenizing import Job
 from xlme_jax.storage.files import replace_file
 
@@ -33,46 +34,24 @@ _CREATIVE_COMMONS = re.compile(r"cc(?:0|-by(?:-nc)?(?:-sa|-nd)?)-\d\.\d")
 _LICENCES = ("odc-by", "mit", "apache-2.0")
 
 
-class Origin(Protocol):
-    """A public corpus that text is of: what a row of a table of distributions has."""
-
-    @property
-    def name(self) -> str:
-        """Name that the tasks of `dataset.json` have as `distribution`."""
-
-    @property
-    def licence(self) -> str:
-        """Licence as its publisher states it; may be empty."""
-
-    @property
-    def citation(self) -> str:
-        """What to cite; may be empty."""
-
-    @property
-    def url(self) -> str:
-        """Where it is published; may be empty."""
-
-
-def write(output: Path, jobs: Iterable[Job], origins: Mapping[str, Origin]) -> None:
+def write(output: Path, jobs: Iterable[Job]) -> None:
     """Writes the card of the data set in a folder, whose `dataset.json` has been written.
 
     Args:
       output: Folder of the data set.
-      jobs: What the command prepared, for the names of the source files.
-      origins: {name: public corpus}.
+      jobs: What the command prepared, for the names of the source files and their corpora.
     """
-    content, raw_rows = unseal_rows((output / DATASET_FILE).read_bytes())
-    rows = list(raw_rows)
-    names = {(row["name"], row["split"]): row.get("distribution", "") for row in rows}
+    content, _ = unseal_rows((output / DATASET_FILE).read_bytes())
     dataset = PreparedDataset.load(output)
-    sources = {(job.name, job.split): job for job in jobs}
+    jobs_of = {(job.name, job.split): job for job in jobs}
+    jobs_of_tasks = [jobs_of[task.name, task.split] for task in dataset.tasks]
     parts = [
-        "\n".join(_header(dataset.tasks, [origins.get(name) for name in names.values()])),
-        f"# Prepared text in {_number(_tags(dataset.tasks), 'language')}",
+        "\n".join(_header(dataset.tasks, [job.origins for job in jobs_of_tasks])),
+        f"# Prepared text in {_counted(len(_tags(dataset.tasks)), 'language')}",
         _summary(dataset.tasks),
         _languages(dataset.tasks),
-        _sources(dataset.tasks, sources, names),
-        _licences(names, origins),
+        _sources(dataset.tasks, jobs_of_tasks),
+        _licences(jobs_of_tasks),
         _skipped(dataset.tasks, content.get("dropped", [])),
         _made(dataset, content),
     ]
@@ -80,7 +59,7 @@ def write(output: Path, jobs: Iterable[Job], origins: Mapping[str, Origin]) -> N
     replace_file(output / DATA_CARD_FILE, card.encode())
 
 
-def _header(tasks: Sequence[TaskInfo], origins: Sequence[Origin | None]) -> Iterator[str]:
+def _header(tasks: Sequence[TaskInfo], origins: Sequence[tuple[Origin, ...]]) -> Iterator[str]:
     """Yields the YAML header; codes are quoted, as `no` would be parsed as a boolean."""
     tags = _tags(tasks)
     by_tag = {tag: languages.find(tag) for tag in tags}
@@ -110,9 +89,9 @@ def _header(tasks: Sequence[TaskInfo], origins: Sequence[Origin | None]) -> Iter
 _GOALS = {"monolingual": "fill-mask", "bitext": "translation"}
 
 
-def _hub_licence(origins: Sequence[Origin | None]) -> str:
+def _hub_licence(origins: Sequence[tuple[Origin, ...]]) -> str:
     """Returns the hub's name of the one licence of all text; "other" if there is none."""
-    licences = {origin.licence if origin else "" for origin in origins}
+    licences = {origin.licence for of_task in origins for origin in of_task or [Origin("")]}
     name = licences.pop().lower().replace(" ", "-").replace("odc-by-1.0", "odc-by")
     is_known = name in _LICENCES or _CREATIVE_COMMONS.fullmatch(name)
     return name if is_known and not licences else "other"
@@ -131,8 +110,8 @@ def _tags(tasks: Iterable[TaskInfo]) -> list[str]:
     return sorted({tag for task in tasks for tag in task.tags})
 
 
-def _number(items: Sequence[object], noun: str) -> str:
-    return f"{len(items):,} {noun}{'' if len(items) == 1 else 's'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 # --- Sections ---
@@ -185,26 +164,20 @@ def _languages(tasks: Sequence[TaskInfo]) -> str:
     return "## Languages\n\n" + _table(head, rows)
 
 
-def _sources(
-    tasks: Sequence[TaskInfo],
-    jobs: Mapping[tuple[str, str], Job],
-    names: Mapping[tuple[str, str], str],
-) -> str:
-    rows = []
-    for task in tasks:
-        job = jobs.get((task.name, task.split))
-        rows.append(
-            (
-                task.name,
-                task.split,
-                " and ".join(task.tags),
-                f"{task.examples:,}",
-                f"{task.tokens:,}",
-                names[task.name, task.split] or "unknown",
-                _files(job.shards) if job else "",
-                f"{job.bytes:,}" if job else "",
-            )
+def _sources(tasks: Sequence[TaskInfo], jobs: Sequence[Job]) -> str:
+    rows = [
+        (
+            task.name,
+            task.split,
+            " and ".join(task.tags),
+            f"{task.examples:,}",
+            f"{task.tokens:,}",
+            ", ".join(origin.name for origin in job.origins) or "unknown",
+            _files(job.shards),
+            f"{job.bytes:,}",
         )
+        for task, job in zip(tasks, jobs)
+    ]
     head = ("task", "split", "languages", "examples", "tokens", "distribution", "files", "bytes")
     return (
         f'## Sources\n\nText of the split "validation" is not trained on.\n\n{_table(head, rows)}'
@@ -221,20 +194,15 @@ def _files(shards: Sequence[str]) -> str:
     return ", ".join(names) + (f" and {more:,} more" if more else "")
 
 
-def _licences(names: Mapping[tuple[str, str], str], origins: Mapping[str, Origin]) -> str:
-    counts = collections.Counter(names.values())
+def _licences(jobs: Sequence[Job]) -> str:
+    unknown = Origin("unknown distribution")
+    counts = collections.Counter(origin for job in jobs for origin in job.origins or [unknown])
     lines = []
-    for name, count in sorted(counts.items()):
-        origin = origins.get(name)
-        tasks = "task" if count == 1 else "tasks"
-        facts = [f"{name or 'unknown distribution'}, {count:,} {tasks}: "]
-        if origin is None or not origin.licence:
-            facts.append(f"{UNKNOWN_LICENCE}.")
-        else:
-            facts.append(f"licence: {origin.licence}.")
-        if origin is not None:
-            facts += [f" Citation: {origin.citation}."] if origin.citation else []
-            facts += [f" <{origin.url}>"] if origin.url else []
+    for origin, count in sorted(counts.items(), key=lambda item: item[0].name):
+        facts = [f"{origin.name}, {_counted(count, 'task')}: "]
+        facts.append(f"licence: {origin.licence}." if origin.licence else f"{UNKNOWN_LICENCE}.")
+        facts += [f" Citation: {origin.citation}."] if origin.citation else []
+        facts += [f" <{origin.url}>"] if origin.url else []
         lines.append("- " + "".join(facts))
     return "## Licences and citations\n\n" + "\n".join(lines)
 

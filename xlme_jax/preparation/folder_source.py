@@ -38,12 +38,24 @@ from xlme_jax.preparation.distribution_table import (
     REMOVED,
     TEST,
     TRAIN,
+    Distribution,
 )
 from xlme_jax.preparation.distributions import FileOfDistribution, Survey
 from xlme_jax.preparation.file_sources import document_tasks, pair_tasks, pair_texts
 from xlme_jax.preparation.first_records import accepted
 from xlme_jax.preparation.prepare_config import PrepareConfig
-from xlme_jax.preparation.source_types import Flag, LanguageText, Source, TextTask, setting
+from xlme_jax.preparation.source_types import (
+    SHARDS,
+    Flag,
+    LanguageText,
+    Origin,
+    Source,
+    TextTask,
+    file_of,
+    matching,
+    setting,
+)
+from xlme_jax.preparation.table_sources import conditions
 from xlme_jax.storage.paths import as_path, is_file, is_folder
 
 _log = logging.getLogger(__name__)
@@ -60,10 +72,20 @@ class _Text:
     Attributes:
       documents: {canonical tag: its files}.
       sources: Pair files.
+      origins: The distribution that each file is of.
     """
 
     documents: dict[str, list[DocumentFile]]
     sources: list[BitextSource]
+    origins: dict[Path, Origin] = dataclasses.field(default_factory=dict)
+
+    def with_origins(self, tasks: Sequence[TextTask]) -> list[TextTask]:
+        """Returns tasks with the distributions that their files are of."""
+        return [dataclasses.replace(task, origins=self._origins(task)) for task in tasks]
+
+    def _origins(self, task: TextTask) -> tuple[Origin, ...]:
+        files = (file for shard in task.splits.get("train", ()) for file in shard.files)
+        return tuple(dict.fromkeys(self.origins[f] for f in files if f in self.origins))
 
 
 class PublicText(Source):
@@ -77,6 +99,7 @@ class PublicText(Source):
             "list",
             [],
         ),
+        SHARDS,
     )
     can_hold_out: ClassVar = True
     has_pair_files: ClassVar = True
@@ -91,7 +114,7 @@ class PublicText(Source):
         text = self._text(config)
         longest, accept = config.max_document_chars, accepted(config)
         tasks = document_tasks(self.name, text.documents, longest, held_out, accept)
-        return tasks + pair_tasks(
+        tasks += pair_tasks(
             f"{self.name}_pairs",
             text.sources,
             config.shuffle_pairs,
@@ -99,6 +122,7 @@ class PublicText(Source):
             config.deduplicate,
             accept,
         )
+        return text.with_origins(tasks)
 
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the files, for pairs of all scores."""
@@ -142,8 +166,10 @@ class PublicText(Source):
         names = ", ".join(map(str, _folders(config)))
         if not files:
             _raise_left_out(_folders(config))
+        files = matching(config, files, lambda file: (file.path,))
         least = None if all_scores else config.min_score
         text = _read_as(files, least)
+        text = _where(text, conditions(config))
         text = _selected(text, config, names)
         if least is not None and text.sources:
             _check_scores(text.sources, least, names)
@@ -327,7 +353,31 @@ def _selected(text: _Text, config: PrepareConfig, names: str) -> _Text:
             f"{names}: nothing to train on in these languages and pairs; there are the languages "
             f"{', '.join(sorted(text.documents)) or 'none'} and the pairs {pairs}"
         )
-    return _Text({tag: documents[tag] for tag in sorted(documents)}, sorted(sources))
+    return dataclasses.replace(
+        text,
+        documents={tag: documents[tag] for tag in sorted(documents)},
+        sources=sorted(sources),
+    )
+
+
+def _where(text: _Text, where: str) -> _Text:
+    """Returns the text with conditions on the rows of its tables.
+
+    Raises:
+      DataError: Some of its files have no named columns.
+    """
+    if not where:
+        return text
+    documents: dict[str, list[DocumentFile]] = defaultdict(list)
+    for tag, files in text.documents.items():
+        for file in files:
+            if not isinstance(file, TableText) or file.is_numbered:
+                raise DataError(f"{file_of(file)}: has no named columns; leave out --where")
+            documents[tag].append(dataclasses.replace(file, where=where))
+    if others := [source for source in text.sources if source.kind != "table"]:
+        raise DataError(f"{others[0].paths[0]}: has no named columns; leave out --where")
+    sources = [dataclasses.replace(source, where=where) for source in text.sources]
+    return dataclasses.replace(text, documents=documents, sources=sources)
 
 
 def _check_scores(sources: Sequence[BitextSource], least: float, names: str) -> None:
@@ -365,7 +415,12 @@ def _read_as(files: Files, min_score: float | None) -> _Text:
             )
             for source in sources
         ]
-    return _Text(documents, sources)
+    origins = {file.path: _origin(file.distribution) for file in files}
+    return _Text(documents, sources, origins)
+
+
+def _origin(row: Distribution) -> Origin:
+    return Origin(row.title, row.licence, row.citation, row.url)
 
 
 def _plain(file: FileOfDistribution) -> Path:

@@ -145,6 +145,7 @@ def _job(
             and all(shard.may_be_empty for shard in shards)
         ),
         benchmark=task.benchmark,
+        origins=task.origins,
         shard_bytes=shard_bytes,
         in_order=in_order,
         reads=tuple(shard.read for shard in shards),

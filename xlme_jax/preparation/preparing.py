@@ -113,7 +113,7 @@ def prepare(
         (output / prepared_format.DATA_CARD_FILE).unlink(missing_ok=True)
         write_dataset(output, table, model, vocabulary.size, command, dropped)
         remove_unused(output, shared)
-        data_card.write(output, jobs, {})
+        data_card.write(output, jobs)
         write_settings(config, command)
         problem = _report_overlap(config, evaluation, jobs) if evaluation else ""
         remove_folder(output / prepared_format.PARTS_FOLDER)

@@ -66,6 +66,23 @@ class Shard:
 
 
 @dataclasses.dataclass(frozen=True)
+class Origin:
+    """A public corpus that text is of, for the data card.
+
+    Attributes:
+      name: Its name.
+      licence: Licence as its publisher states it; empty: not known.
+      citation: What to cite; may be empty.
+      url: Where it is published; may be empty.
+    """
+
+    name: str
+    licence: str = ""
+    citation: str = ""
+    url: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class TextTask:
     """A task of a source: text in one language, pairs in two, or labelled examples.
 
@@ -76,6 +93,7 @@ class TextTask:
       splits: Shards of each split. "train" and "validation" are prepared.
       num_examples: Examples of each split, if known without reading.
       benchmark: Benchmark of labelled examples; empty: the task has text or pairs.
+      origins: Corpora that its text is of, if they are known.
     """
 
     mixture: str
@@ -84,6 +102,7 @@ class TextTask:
     splits: Mapping[str, Sequence[Shard]]
     num_examples: Mapping[str, int] | None = None
     benchmark: str = ""
+    origins: tuple[Origin, ...] = ()
 
     @property
     def kind(self) -> str:

@@ -151,7 +151,7 @@ class Table(_Tables):
                 f"prepare: both `text_language` ({language}) and `language_column` ({column}) are "
                 "given; leave out one"
             )
-        folder, where = self.location(config), _where(config)
+        folder, where = self.location(config), conditions(config)
         with distributions.named_in_errors("table", folder):
             texts = discover_tables(
                 folder,
@@ -220,7 +220,7 @@ class TablePairs(_Tables):
                 split=_split(config),
                 **(options | changed),
             )
-        where, chosen = _where(config), matching(config, sources, lambda source: source.paths)
+        where, chosen = conditions(config), matching(config, sources, lambda source: source.paths)
         return [dataclasses.replace(source, where=where) for source in chosen]
 
 
@@ -231,7 +231,7 @@ def _split(config: PrepareConfig) -> str:
     return split
 
 
-def _where(config: PrepareConfig) -> str:
+def conditions(config: PrepareConfig) -> str:
     """Returns the conditions on rows; raises ValueError if they are malformed."""
     where = setting(config, "where") or ""
     row_conditions.parse(where)

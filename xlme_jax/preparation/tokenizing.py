@@ -20,7 +20,7 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import evaluation_index, filters
 from xlme_jax.preparation.evaluation_index import EvaluationIndex
-from xlme_jax.preparation.source_types import Batch, Encode, Read, Texts
+from xlme_jax.preparation.source_types import Batch, Encode, Origin, Read, Texts
 from xlme_jax.storage.paths import as_path
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Job:
       may_be_empty: Whether a task without text is accepted, such as a pair of a multi-way folder
         that was not requested and whose languages have no unit in common.
       benchmark: Benchmark of a labelled task.
+      origins: Corpora that its text is of, if they are known.
       shard_bytes: Size of the files of each source shard.
       in_order: Whether one worker reads all source shards, one after the other, as limits and
         some filters need.
@@ -73,6 +74,7 @@ class Job:
     fingerprint: str
     may_be_empty: bool = False
     benchmark: str = ""
+    origins: tuple[Origin, ...] = dataclasses.field(default=(), compare=False, repr=False)
     shard_bytes: tuple[int, ...] = dataclasses.field(default=(), compare=False, repr=False)
     in_order: bool = False
     reads: tuple[Read, ...] = dataclasses.field(default=(), compare=False, repr=False)
