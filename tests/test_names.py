@@ -1,6 +1,7 @@
 """Names: values by what they are, one word for one thing, one name for one class or file."""
 
 import ast
+import functools
 from collections import defaultdict
 
 import pytest
@@ -15,10 +16,10 @@ OUTSIDE_ROOMS = {f"{name}.py" for name in COMMANDS} | {"__init__.py", "__main__.
 PRINTING = {"command_line.py", "leases.py"}
 
 
+@functools.cache
 def trees():
-    """Yields (file, syntax tree) of the package and of the tasks."""
-    for file in modules().values():
-        yield file, ast.parse(file.read_text())
+    """Returns (file, syntax tree) of each file of the package and of the tasks."""
+    return [(file, ast.parse(file.read_text())) for file in modules().values()]
 
 
 def functions():

@@ -15,9 +15,10 @@ COMMANDS = {
 UNASKED = {"JAX_PLATFORMS": ""}
 
 
-def outcome(command, variables):
+def outcome(command, variables, imported_with=UNASKED):
     """Returns exit code and output of a command, without empty lines."""
-    [done] = tiny.run_each(command, COMMANDS[command], variables=variables)
+    arguments = COMMANDS[command]
+    [done] = tiny.run_each(command, arguments, variables=imported_with, later=variables)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -36,7 +37,7 @@ CASES = [(command, case) for command in COMMANDS for case in REFUSED]
 )
 def test_idle_gpus_and_copies_are_refused(command, case):
     variables, said = REFUSED[case]
-    code, output = outcome(command, UNASKED | variables)
+    code, output = outcome(command, variables)
     assert code == 1
     assert said in output
     assert "missing" not in output
@@ -44,7 +45,7 @@ def test_idle_gpus_and_copies_are_refused(command, case):
 
 
 def test_cpus_on_purpose_are_mentioned():
-    code, output = outcome("train", {"SLURM_GPUS_ON_NODE": "8"})
+    code, output = outcome("train", {"SLURM_GPUS_ON_NODE": "8"}, imported_with={})
     assert (
         "1 process uses 0 of 8 GPUs (SLURM_GPUS_ON_NODE=8), because of JAX_PLATFORMS=cpu." in output
     )

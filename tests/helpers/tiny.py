@@ -129,40 +129,40 @@ def train_in_two_processes(*flags):
             process.kill()
 
 
-def run_each(module, *commands, variables=None):
+def run_each(module, *commands, variables=None, later=None):
     """Runs a command of xlme_jax with several argument lists; imports its libraries once.
 
     Args:
       module: the command, a module of xlme_jax; or another module, with its package.
       commands: one argument list each.
       variables: environment variables to add. Libraries read some when they are imported, so
-        these commands have a process of their own that imports; others share one for all tests.
+        commands with other variables than those of the call before have a new process that imports.
+      later: environment variables to add that no library reads when it is imported.
 
     Returns:
       A `subprocess.CompletedProcess` for each argument list. Each ran in its own process, forked
       from one that had only imported modules.
     """
-    later = _IMPORTED_LATER.get(module, ())
+    variables = variables or {}
     name = module if "." in module else f"xlme_jax.{module}"
-    given = [name, later, os.getcwd(), environment(variables=variables)]
+    given = [
+        name,
+        _IMPORTED_LATER.get(module, ()),
+        os.getcwd(),
+        environment(variables=variables | (later or {})),
+    ]
     request = json.dumps([*given, [list(map(str, arguments)) for arguments in commands]])
-    if variables:
-        with _forks(environment(variables=variables)) as process:
-            found = _ask(process, request)
-    else:
-        found = _ask(_shared_forks(later), request)
+    found = _ask(_forks(tuple(variables.items())), request)
     return [subprocess.CompletedProcess(*one) for one in found]
 
 
-@functools.cache
-def _shared_forks(libraries):
-    """Returns the process of commands that import these libraries; it ends with this process."""
-    return _forks(environment())
-
-
+# Those used last; one ends when it is forgotten, since its input does.
+@functools.lru_cache(maxsize=2)
 def _forks(variables):
+    """Returns a process that imports modules with these (name, value) and forks commands."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", _FORKS], env=variables, **pipes)
+    added = environment(variables=dict(variables))
+    return subprocess.Popen([sys.executable, "-c", _FORKS], env=added, **pipes)
 
 
 def _ask(process, request):
@@ -175,6 +175,8 @@ def _ask(process, request):
 
 # What commands import after they have parsed their flags.
 _IMPORTED_LATER = {
+    "train": ("xlme_jax.runs.assembly",),
+    "inspect": ("xlme_jax.runs.batch_inspection",),
     # What its runs and evaluations import.
     "tests.helpers.forked_sweep": ("xlme_jax.runs.assembly", "xlme_jax.runs.evaluating"),
 }
