@@ -33,28 +33,38 @@ def load(model_dir, data_dir, *bindings, objective="xlme"):
     return loading.load(files, [*folders, *bindings], "Train")
 
 
-@pytest.mark.parametrize("objective", ["xlme", "xylent", "xlm", "infoxlm", "veco"])
+# Refused by the loop and the data, whatever the system.
+OF_EACH_RUN = [
+    ("Train.vocab_size = 300", r"vocab_size = 300, but the data in .* vocabulary of 200"),
+    ("monolingual/TextStream.rows = 6\nLoop.micro_batches = 4", r"rows = 6.*divisible by 4 .* 8"),
+    ("TRAIN_STEPS = 4", r"warmup_steps = 4 must be smaller than TRAIN_STEPS = 4"),
+    ("Mesh.tensor = 3", r"does not fit 1 devices"),
+    ("Mesh.fsdp = -1", r"at most one may be -1"),
+    ("bitext/PairStream.tasks = ('en-xx',)", r"'en-xx' matches none of the 3 bitext tasks"),
+    ("Train.evaluators = (@RetrievalProbe(),)", r"RetrievalProbe.* 128 tokens"),
+    ("INIT_FROM = '/no/such/run'", r"/no/such/run.*INIT_FROM.*does not exist"),
+]
+# By what a system says of its streams and its encoder.
+OF_EACH_SYSTEM = [
+    ("bitext/PairStream.length = 64", r"'bitext' has rows of 64 .*Encoder.max_length = 32"),
+    ("Train.streams = (@monolingual/TextStream(),)", r"Train.streams lacks \['bitext'.*\]"),
+    (
+        "Train.evaluators = (@RetrievalProbe(),)\nRetrievalProbe.length = 32\n"
+        "RetrievalProbe.layer = 9",
+        r"has 1 layers",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("binding", "expected"),
+    ("objective", "binding", "expected"),
     [
-        ("Train.vocab_size = 300", r"vocab_size = 300, but the data in .* vocabulary of 200"),
-        (
-            "monolingual/TextStream.rows = 6\nLoop.micro_batches = 4",
-            r"rows = 6.*divisible by 4 .* 8",
+        *(("xlme", *case) for case in OF_EACH_RUN),
+        *(
+            (system, *case)
+            for system in ("xlme", "xylent", "xlm", "infoxlm", "veco")
+            for case in OF_EACH_SYSTEM
         ),
-        ("TRAIN_STEPS = 4", r"warmup_steps = 4 must be smaller than TRAIN_STEPS = 4"),
-        ("bitext/PairStream.length = 64", r"'bitext' has rows of 64 .*Encoder.max_length = 32"),
-        ("Mesh.tensor = 3", r"does not fit 1 devices"),
-        ("Mesh.fsdp = -1", r"at most one may be -1"),
-        ("Train.streams = (@monolingual/TextStream(),)", r"Train.streams lacks \['bitext'.*\]"),
-        ("bitext/PairStream.tasks = ('en-xx',)", r"'en-xx' matches none of the 3 bitext tasks"),
-        (
-            "Train.evaluators = (@RetrievalProbe(),)\nRetrievalProbe.length = 32\n"
-            "RetrievalProbe.layer = 9",
-            r"has 1 layers",
-        ),
-        ("Train.evaluators = (@RetrievalProbe(),)", r"RetrievalProbe.* 128 tokens"),
-        ("INIT_FROM = '/no/such/run'", r"/no/such/run.*INIT_FROM.*does not exist"),
     ],
 )
 def test_what_cannot_run_is_refused_before_compilation(
