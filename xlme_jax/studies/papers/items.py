@@ -57,6 +57,14 @@ class SheetSpec:
     table: PaperTable
 
 
+_LAYERS = {
+    "tatoeba": frozen.OF_XLME,
+    "wordalign": frozen.OF_ALIGNMENT,
+    "bucc": frozen.OF_MINING,
+}
+_TATOEBA_LAYERS = {"infoxlm": frozen.OF_INFOXLM, "veco": frozen.OF_VECO}
+# {metric: the averaged languages}; of the others all.
+_OVER_LANGUAGES = {"aer": ALIGNMENTS_4, "accuracy_to_en": TATOEBA_14}
 # {kind: its makers}; the options are those after the kind in tables.tsv.
 _KINDS: Mapping[str, Callable[[SheetSpec], Make]] = {
     "tasks": lambda spec: fine_tuned.by_task(
@@ -90,14 +98,6 @@ _KINDS: Mapping[str, Callable[[SheetSpec], Make]] = {
     "continued_in_domain": lambda spec: continued.in_domain,
     "continued_drops": lambda spec: continued.figure,
 }
-_LAYERS = {
-    "tatoeba": frozen.OF_XLME,
-    "wordalign": frozen.OF_ALIGNMENT,
-    "bucc": frozen.OF_MINING,
-}
-_TATOEBA_LAYERS = {"infoxlm": frozen.OF_INFOXLM, "veco": frozen.OF_VECO}
-# {metric: the averaged languages}; of the others all.
-_OVER_LANGUAGES = {"aer": ALIGNMENTS_4, "accuracy_to_en": TATOEBA_14}
 _ROWS = {(row["paper"], row["name"]): row for row in records(Path(__file__).parent / "tables.tsv")}
 
 
