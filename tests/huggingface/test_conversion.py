@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 
 import jax
 import numpy as np
@@ -23,6 +24,19 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(loading, "_conversions", [])
     return tmp_path / "cache" / "xlme_jax" / "huggingface"
+
+
+@pytest.fixture(scope="module")
+def exported_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    run = hf_folders.write_checkpoint(folder / "run", "xlm")
+    return hf_folders.export(run, folder / "exported")
+
+
+@pytest.fixture
+def exported(tmp_path, exported_once):
+    """Returns a folder of an exported encoder, to change."""
+    return shutil.copytree(exported_once, tmp_path / "exported")
 
 
 @pytest.mark.parametrize(
@@ -56,16 +70,15 @@ def test_an_exported_encoder_is_the_encoder(tmp_path, objective, bindings):
     assert found.encoder.config.hidden_size == ours.encoder.config.hidden_size
 
 
-def test_a_folder_is_converted_once_and_again_if_it_changes(tmp_path, cache, monkeypatch):
-    hf_folders.export(hf_folders.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
-    first = as_run(str(tmp_path / "exported"))
+def test_a_folder_is_converted_once_and_again_if_it_changes(exported, cache, monkeypatch):
+    first = as_run(str(exported))
     assert os.listdir(cache / os.path.basename(first)) and first.startswith(str(cache))
-    assert read_record(tmp_path.__class__(first)).origin == str(tmp_path / "exported")
+    assert read_record(exported.__class__(first)).origin == str(exported)
     with monkeypatch.context() as patch:
         patch.setattr(importing, "import_folder", None)  # Would raise.
-        assert as_run(str(tmp_path / "exported")) == first
-    os.utime(tmp_path / "exported" / "model.safetensors", ns=(1, 1))
-    assert as_run(str(tmp_path / "exported")) != first
+        assert as_run(str(exported)) == first
+    os.utime(exported / "model.safetensors", ns=(1, 1))
+    assert as_run(str(exported)) != first
 
 
 def test_other_paths_stay_as_they_are(tmp_path):
@@ -75,11 +88,10 @@ def test_other_paths_stay_as_they_are(tmp_path):
         assert as_run(path) == path
 
 
-def test_several_processes_are_told_the_command(tmp_path, monkeypatch):
-    hf_folders.export(hf_folders.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
+def test_several_processes_are_told_the_command(exported, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match=r"import_hf --source=.*exported --output=MODEL_DIR"):
-        as_run(str(tmp_path / "exported"))
+        as_run(str(exported))
 
 
 def test_the_card_of_an_export_of_an_export_names_it(tmp_path):

@@ -22,7 +22,7 @@ from xlme_jax.ops.vocabulary_head import num_chunks, padded_size
 torch = pytest.importorskip("torch", reason="compares with torch code")
 transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's ELECTRA")
 
-VOCAB, HIDDEN, HEADS, LAYERS, LENGTH, ROWS = 61, 24, 3, 3, 10, 4
+VOCAB, HIDDEN, HEADS, LAYERS, LENGTH, ROWS = 61, 24, 3, 2, 10, 4
 pytestmark = pytest.mark.usefixtures("float64")
 
 CONFIG = EncoderConfig(
