@@ -43,6 +43,7 @@ def train(bucket, tmp_path, name, *more, devices=1, home="home", **options):
     home = tmp_path / home
     home.mkdir(exist_ok=True)
     flags = tiny.flags(f"gs://bucket/{name}", "gs://bucket/data", **runs.STORED)
+    flags.append("--gin.Train.trackers=(@TensorBoard(),)")
     flags[0] = flags[0].replace("gin_configs", str(tiny.REPOSITORY / "gin_configs"))
     extra = variables(bucket, HOME=str(home), XDG_CACHE_HOME=str(home))
     return commands.Command(

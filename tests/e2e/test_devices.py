@@ -42,7 +42,8 @@ LOSSES = {"xlme": 5, "xylent": 5, "xlm": 3, "infoxlm": 4, "veco": 6, "translate"
 @pytest.mark.parametrize("objective", LOSSES)
 def test_the_losses_do_not_depend_on_devices_and_processes(tmp_path, tiny_data, objective):
     def flags(name, **bindings):
-        return tiny.flags(tmp_path / name, tiny_data, objective, **BINDINGS, **bindings)
+        flags = tiny.flags(tmp_path / name, tiny_data, objective, **BINDINGS, **bindings)
+        return [*flags, "--gin.Train.trackers=(@TensorBoard(),)"]
 
     tiny.train(*flags("one"))
     tiny.train(*flags("eight", **MESH), devices=8)

@@ -36,6 +36,7 @@ def test_training_imports_no_tensorflow(tmp_path, tiny_data):
     # The probe and the report as well: all that a run does. Other tests compile its programs too.
     own = {"CHECKPOINT_EVERY": 100, "Loop__evaluate_every": 100}
     flags = tiny.flags(tmp_path, tiny_data, **{**SHORT, **own})
+    flags.append("--gin.Train.trackers=(@TensorBoard(),)")
     run = f"""
 from absl import app
 from xlme_jax.configuration import command_line

@@ -188,7 +188,8 @@ def test_commands_fill_their_cells(paper, name, place):
 RUNS = list(
     dict.fromkeys((paper, run) for paper in PAPERS for item in PAPERS[paper] for run in item.runs)
 )
-FAST_RUN = ("xlme", item_of("xlme", "Table 1").runs[1])
+# Of one encoder, which compiles fastest.
+FAST_RUN = ("xlme", item_of("xlme", "Table 2").runs[0])
 
 
 @pytest.mark.parametrize(
