@@ -94,8 +94,9 @@ def test_several_processes_are_told_the_command(exported, monkeypatch):
         as_run(str(exported))
 
 
-def test_the_card_of_an_export_of_an_export_names_it(tmp_path, exported):
-    again = hf_folders.export(as_run(str(exported)), tmp_path / "again")
+def test_the_card_of_an_export_of_an_export_names_it(tmp_path):
+    hf_folders.export(hf_folders.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
+    again = hf_folders.export(as_run(str(tmp_path / "exported")), tmp_path / "again")
     card = (again / "README.md").read_text()
     assert "1. An exported encoder, weights of `exported`." in card
     assert "converted from An exported encoder (`exported`)" in card and "Conneau" not in card
