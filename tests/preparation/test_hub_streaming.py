@@ -80,6 +80,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
 def requests(monkeypatch):
     """Serves the hub; returns its list of requests for files."""
     monkeypatch.setattr(Hub, "requests", [], raising=False)
+    # Other tests of this process have set HF_HUB_OFFLINE.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     server = http.server.ThreadingHTTPServer(("localhost", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     endpoint = f"http://localhost:{server.server_port}"

@@ -135,10 +135,10 @@ def config(tmp_path):
     )
 
 
-def test_files_are_chosen_by_name_and_rows_by_conditions(config, caplog):
+def test_files_are_chosen_by_name_and_rows_by_conditions(config, capsys):
     (row,) = prepare(config)
     assert (row.name, row.examples) == ("table_sw", 2)
-    assert "not read, as no file of zu matches --shards" in caplog.text
+    assert "not read, as no file of zu matches --shards" in capsys.readouterr().err
     chosen = {**dict(config.options), "where": "score>=1"}
     (scored,) = prepare(dataclasses.replace(config, options=chosen))
     assert (scored.examples, scored.skipped) == (1, {"not score>=1": 1})

@@ -374,8 +374,8 @@ def _where(text: _Text, where: str) -> _Text:
             if not isinstance(file, TableText) or file.is_numbered:
                 raise DataError(f"{file_of(file)}: has no named columns; leave out --where")
             documents[tag].append(dataclasses.replace(file, where=where))
-    if others := [source for source in text.sources if source.kind != "table"]:
-        raise DataError(f"{others[0].paths[0]}: has no named columns; leave out --where")
+    if unnamed := [source for source in text.sources if source.kind != "table"]:
+        raise DataError(f"{unnamed[0].paths[0]}: has no named columns; leave out --where")
     sources = [dataclasses.replace(source, where=where) for source in text.sources]
     return dataclasses.replace(text, documents=documents, sources=sources)
 

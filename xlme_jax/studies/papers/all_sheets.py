@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 
 from xlme_jax.evaluation import measures
+from xlme_jax.evaluation.alignment import WordAlignment
+from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.papers.fine_tuned import by_language, by_task, glue, only
 from xlme_jax.studies.papers.frozen import measured
@@ -74,7 +77,7 @@ SHEETS: tuple[Make, ...] = (
     _of("xylent", "Table 5"),
 )
 # Measures whose tables are among `SHEETS`, with the papers' rows.
-_IN_PAPERS = ("tatoeba", "bucc", "wordalign")
+_IN_PAPERS = {measure.about.name for measure in (Tatoeba, Bucc, WordAlignment)}
 
 
 def sheets(ours: Sequence[Entry]) -> list[Sheet]:

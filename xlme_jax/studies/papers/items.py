@@ -11,6 +11,9 @@ from typing import Any, Literal, get_args
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
 from xlme_jax.evaluation import measures
+from xlme_jax.evaluation.alignment import WordAlignment
+from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers import bleu_tables, continued, families, fine_tuned, frozen
 from xlme_jax.studies.papers.needs import Need, Recipe
 from xlme_jax.studies.papers.pretraining import RUNS
@@ -58,9 +61,9 @@ class SheetSpec:
 
 
 _LAYERS = {
-    "tatoeba": frozen.OF_XLME,
-    "wordalign": frozen.OF_ALIGNMENT,
-    "bucc": frozen.OF_MINING,
+    Tatoeba.about.name: frozen.OF_XLME,
+    WordAlignment.about.name: frozen.OF_ALIGNMENT,
+    Bucc.about.name: frozen.OF_MINING,
 }
 _TATOEBA_LAYERS = {"infoxlm": frozen.OF_INFOXLM, "veco": frozen.OF_VECO}
 # {metric: the averaged languages}; of the others all.
@@ -73,7 +76,7 @@ _KINDS: Mapping[str, Callable[[SheetSpec], Make]] = {
     "languages": lambda spec: fine_tuned.by_language(
         spec.options[0], spec.title, spec.caption, spec.table
     ),
-    "tatoeba": lambda spec: frozen.tatoeba_by_language(
+    "to_and_from": lambda spec: frozen.tatoeba_by_language(
         spec.title, spec.caption, spec.table, spec.options[1:], _TATOEBA_LAYERS[spec.options[0]]
     ),
     "measured": lambda spec: frozen.measured(
