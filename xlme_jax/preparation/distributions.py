@@ -45,7 +45,7 @@ _ABOUT = re.compile(
     r"|.+\.(?:md|rst|py|sh|png|jpg|svg|pdf|html?|ya?ml|sha\d*|md5|bib|lock|metadata)"
     r"|(?:state|dataset_infos?|dataset_dict|index)\.json|.+_map\.txt|(?:languages|versions)\.t[sx][vt]"
 )
-_DIGIT = re.compile(r"\d")
+_DIGITS = re.compile(r"\d+")
 # Codes of corpora for text that is in no language.
 _NO_LANGUAGE = frozenset(("und", "mul", "mis", "zxx", "xx", "multi"))
 # Codes of CCAligned that are not of ISO 639.
@@ -145,7 +145,7 @@ def survey_files(paths: Iterable[Path]) -> Survey:
     for path in sorted(paths):
         if _ABOUT.fullmatch(path.name):
             continue
-        key = path.parent, _DIGIT.sub("0", path.name)
+        key = path.parent, _DIGITS.sub("0", path.name)
         if key not in candidates:
             candidates[key] = list(_named(path))
         named = [dataclasses.replace(file, path=path) for file in candidates[key]]

@@ -143,6 +143,8 @@ class HubPath(pathlib.PurePosixPath):
         with _naming(self):
             return cast(bytes, file_system().cat_file(str(self)))
 
-    def expanduser(self) -> HubPath:
+    def absolute(self) -> HubPath:
         """Returns the path itself."""
         return self
+
+    expanduser = absolute
