@@ -27,6 +27,7 @@ from xlme_jax.preparation.source_types import Flag, Shard, setting
 from xlme_jax.preparation.tokenizing import Read, Texts
 
 RECORDS = 1000
+_MOST_CHARS = 1 << 21  # Of long documents, fewer than `RECORDS` are held and examined.
 # Characters and lines of a record, and characters of a line, that are examined.
 _CHARS, _LINES, _LINE_CHARS = 1000, 5, 200
 _MOST_LINES = 500  # Of documents.
@@ -161,7 +162,12 @@ def read_checked(
       DataError: They are not text of the languages; the message has the option that accepts it.
     """
     records = read(report)
-    first = list(itertools.islice(records, RECORDS))
+    first, characters = [], 0
+    for record in records:
+        first.append(record)
+        characters += len(record[0])
+        if len(first) == RECORDS or characters >= _MOST_CHARS:
+            break
     check_records(name, first, tags, accept, has_columns)
     return itertools.chain(first, records)
 
