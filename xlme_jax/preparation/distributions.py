@@ -134,8 +134,13 @@ def survey(folder: Path) -> Survey:
     return survey_files(paths)
 
 
-def survey_files(paths: Iterable[Path]) -> Survey:
-    """Returns what files are; see `survey`."""
+def survey_files(paths: Iterable[Path], with_reasons: bool = True) -> Survey:
+    """Returns what files are; see `survey`.
+
+    Args:
+      paths: The files.
+      with_reasons: Whether to open unknown files, to say why they are none of those known.
+    """
     contents = _Contents()
     # Shards of one language in one folder differ in digits alone.
     candidates: dict[tuple[Path, str], list[FileOfDistribution]] = {}
@@ -155,7 +160,8 @@ def survey_files(paths: Iterable[Path]) -> Survey:
         elif fitting is not None:
             no_language.append(path)
         elif not _is_beside(os.fspath(path.absolute())):
-            unknown[path] = _why_not(path, [file.distribution for file in named])
+            rows = [file.distribution for file in named]
+            unknown[path] = _why_not(path, rows) if with_reasons else ""
     return Survey(tuple(files), unknown, tuple(no_language))
 
 
@@ -357,7 +363,7 @@ def check_source(
     """
     paths = list(dict.fromkeys(paths))
     try:
-        files = survey_files(paths).files
+        files = survey_files(paths, with_reasons=False).files
     except DataError:  # A damaged file, which its reader reports.
         return
     for file in files:
