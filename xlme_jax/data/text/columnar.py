@@ -53,8 +53,9 @@ def parquet_rows(
         path: The file.
         columns: Columns to read.
         where: Conditions of `row_conditions`. Groups of rows without a row that satisfies them, by
-            the file's statistics, are not read, and the text of other rows is not decoded.
-        report: Counts the rows that do not satisfy `where`.
+            the file's statistics, are not read. In the groups that are read, the text of rows that
+            do not satisfy them is not decoded.
+        report: Collects the number of rows that do not satisfy `where`; None: they are not counted.
 
     Raises:
         DataError: The file is damaged, or lacks a column, or `where` does not fit a column.
@@ -82,7 +83,10 @@ def parquet_rows(
 
 
 def _groups(path: Path, file: BinaryIO, table: Any, where: str) -> list[int]:
-    """Returns the numbers of the groups of rows that may have rows which satisfy conditions."""
+    """Returns the numbers of the row groups that may have a row that satisfies `where`.
+
+    The statistics of the file tell which groups have no such row.
+    """
     everything = list(range(table.metadata.num_row_groups))
     expression = _expression(path, table.schema_arrow, where)
     if expression is None or not everything:
@@ -94,7 +98,10 @@ def _groups(path: Path, file: BinaryIO, table: Any, where: str) -> list[int]:
 
 
 def _expression(path: Path, schema: pa.Schema, where: str) -> Any:
-    """Returns conditions as an expression of pyarrow, those on numbers and text; None if none are.
+    """Returns the conditions that statistics of a file can decide, as an expression of pyarrow.
+
+    These are conditions that compare columns of numbers with numbers, and columns of text with
+    text. Returns None if there are none.
 
     Raises:
         DataError: A condition compares a column of text with a number, or of numbers with text.
@@ -122,7 +129,7 @@ def _expression(path: Path, schema: pa.Schema, where: str) -> Any:
 
 
 def _satisfying(path: Path, batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    """Returns the rows of a batch that satisfy conditions."""
+    """Returns the rows of a batch that satisfy the conditions `where`."""
     import pyarrow as pa
 
     compared = [_column(path, batch, column) for column in row_conditions.columns(where)]
@@ -175,6 +182,7 @@ def objects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _parquet(file: BinaryIO) -> Any:
+    """Returns the `pyarrow.parquet.ParquetFile` of an open file."""
     from pyarrow import parquet
 
     return parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER_BYTES)
@@ -187,18 +195,24 @@ def _parquet_batches(
     columns: Sequence[str] | None,
     groups: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields batches that take no more than `_BATCH_BYTES`, or a few rows of a large group.
+    """Yields batches of rows, with few rows where a value may be long.
 
-    A value that a column's dictionary has once may be in all rows, each with a copy in the batch.
+    A file may store a long value once, in the dictionary of a column, for many rows, each of which
+    gets a copy in the batch. A batch therefore has as many rows as take `_BATCH_BYTES` if each of
+    them has all bytes of the largest part of a column, but at least `_FEWEST_ROWS`.
 
     Args:
         path: The file, for errors.
-        table: The file, opened.
-        size: Its bytes.
+        table: The file as `_parquet` returns it.
+        size: Size of the file in bytes.
         columns: Names of columns, or fields of structs; None for all.
-        groups: Numbers of the groups of rows to read; None for all.
+        groups: Numbers of the row groups to read; None for all.
+
+    Raises:
+        DataError: The columns expand to more bytes than `Allowance` admits.
     """
     metadata = table.metadata
+    # The dot keeps `text` from matching `text2`; a list of texts has the path `text.list.element`.
     paths = [f"{metadata.schema.column(leaf).path}." for leaf in range(metadata.num_columns)]
     starts = ("",) if columns is None else tuple(f"{column}." for column in columns)
     leaves = [leaf for leaf, name in enumerate(paths) if name.startswith(starts)]
@@ -217,7 +231,12 @@ def _parquet_batches(
 
 
 def _arrow(file: BinaryIO, places: Sequence[int] | None = None) -> Any:
-    """Opens the stream of an Arrow file at its start; the file format is one with a footer."""
+    """Returns a reader of the record batches of an Arrow file, from the first one.
+
+    Args:
+        file: A file of the stream format, or of the file format, which has a stream inside.
+        places: Numbers of the columns to read; None for all.
+    """
     from pyarrow import ipc
 
     _to_stream(file)
@@ -225,7 +244,10 @@ def _arrow(file: BinaryIO, places: Sequence[int] | None = None) -> Any:
 
 
 def _to_stream(file: BinaryIO) -> bool:
-    """Goes to the start of the stream; returns whether the file is of the file format."""
+    """Moves to the start of the stream; returns whether the file has the file format.
+
+    The file format is the stream between a magic number and a footer.
+    """
     file.seek(0)
     is_file = file.read(len(_ARROW_FILE)) == _ARROW_FILE
     file.seek(_STREAM_IN_FILE if is_file else 0)
@@ -233,7 +255,12 @@ def _to_stream(file: BinaryIO) -> bool:
 
 
 def _batches(path: Path, file: BinaryIO, places: Sequence[int] | None) -> Iterator[pa.RecordBatch]:
-    """Yields slices of the batches, of few rows where rows share long values."""
+    """Yields the rows of an Arrow file, in slices of few rows where rows share long values.
+
+    Raises:
+        DataError: The file expands to more bytes than `Allowance` admits.
+        EOFError: The file does not end as a complete file does.
+    """
     _check_expansion(path, file)
     allowance = Allowance(file_size(file))
     for batch in _arrow(file, places):
@@ -245,7 +272,10 @@ def _batches(path: Path, file: BinaryIO, places: Sequence[int] | None) -> Iterat
 
 
 def _check_expansion(path: Path, file: BinaryIO) -> None:
-    """Raises DataError if compressed buffers expand to more than is allowed, before they do."""
+    """Raises DataError if a file expands to more bytes than `Allowance` admits.
+
+    The sizes that the file declares are added up; nothing is expanded.
+    """
     import pyarrow as pa
     from pyarrow import ipc
 
@@ -260,14 +290,19 @@ def _check_expansion(path: Path, file: BinaryIO) -> None:
 
 
 def _expanded_bytes(message: Any) -> int:
-    """Returns the bytes that the buffers of a message have, or say that they expand to.
+    """Returns the size in bytes of the buffers of a message after decompression.
 
-    pyarrow does not tell; the tables are those of Arrow's format/Message.fbs, as FlatBuffers.
+    pyarrow does not tell this size, so the metadata are read here: FlatBuffers, whose tables
+    Arrow's format/Message.fbs defines.
     """
     data, body = memoryview(message.metadata), memoryview(message.body)
 
     def field(table: int, number: int) -> int | None:
-        """Returns where a table's field is."""
+        """Returns the position in `data` of a table's field; None if the field is absent.
+
+        A table begins with the distance back to its vtable. The vtable is two uint16 sizes, the
+        first of which is its own, then the offset of each field from the table, 0 for none.
+        """
         offsets = table - struct.unpack_from("<i", data, table)[0]
         entry = 4 + 2 * number
         if struct.unpack_from("<H", data, offsets)[0] <= entry:
@@ -276,26 +311,42 @@ def _expanded_bytes(message: Any) -> int:
         return table + offset if offset else None
 
     def target(position: int | None) -> int:
-        """Returns where the reference at a position leads."""
+        """Returns the position that the reference at `position` leads to.
+
+        A reference is the distance from itself, a uint32.
+
+        Raises:
+            ValueError: `position` is None, as that of an absent field.
+        """
         if position is None:
             raise ValueError("a message without a field")
         return position + struct.unpack_from("<I", data, position)[0]
 
-    batch = target(field(target(0), 2))
+    batch = target(field(target(0), 2))  # Message.header
     if message.type == "dictionary":
-        batch = target(field(batch, 1))
-    is_compressed = field(batch, 3) is not None
-    buffers = target(field(batch, 2))
+        batch = target(field(batch, 1))  # DictionaryBatch.data
+    is_compressed = field(batch, 3) is not None  # RecordBatch.compression
+    buffers = target(field(batch, 2))  # RecordBatch.buffers
+    # A vector is its number of items, then the items: the start in the body and the length of each.
     (count,) = struct.unpack_from("<I", data, buffers)
     expanded = 0
     for start, length in struct.iter_unpack("<qq", data[buffers + 4 : buffers + 4 + 16 * count]):
-        (declared,) = struct.unpack_from("<q", body, start) if is_compressed and length else (-1,)
+        declared = -1
+        if is_compressed and length:
+            # The buffer begins with its size after decompression, or -1 if it is not compressed.
+            (declared,) = struct.unpack_from("<q", body, start)
         expanded += length if declared < 0 else declared
     return expanded
 
 
 def _slices(path: Path, batch: pa.RecordBatch, allowance: Allowance) -> Iterator[pa.RecordBatch]:
-    """Yields slices whose values take no more than `_BATCH_BYTES`, or single rows."""
+    """Yields slices of a batch whose rows, copied, take at most `_BATCH_BYTES` in each column.
+
+    A single row may take more.
+
+    Raises:
+        DataError: The values expand to more bytes than `allowance` admits.
+    """
     longest = 1
     allowance.use(batch.nbytes, str(path))
     for lengths in map(_shared_lengths, batch.columns):
@@ -308,7 +359,10 @@ def _slices(path: Path, batch: pa.RecordBatch, allowance: Allowance) -> Iterator
 
 
 def _shared_lengths(array: pa.Array) -> np.ndarray:
-    """Returns the bytes of each value of a column whose rows may share them; else nothing."""
+    """Returns the length in bytes of each value of a column whose rows may share values.
+
+    Returns an empty array for a column of a type whose rows share nothing, or only short values.
+    """
     import pyarrow as pa
     from pyarrow import compute
 
@@ -329,21 +383,26 @@ def _shared_lengths(array: pa.Array) -> np.ndarray:
 
 
 def _rows(path: Path, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Returns an iterator over the rows of a batch, as the values of `columns`."""
     return zip(*(_values(_column(path, batch, column)) for column in columns))
 
 
 def _column(path: Path, batch: pa.RecordBatch, column: str) -> pa.Array:
+    """Returns a column of a batch, or the field of a struct that `column.field` names."""
     from pyarrow import compute
 
     number, child = _place(path, batch.schema, column)
     array = batch.column(number)
     array.validate()
-    # Unlike the array's own field, a null struct gives null.
+    # `struct_field` gives null where the struct is null; `array.field` would not.
     return array if child is None else compute.struct_field(array, [child])
 
 
 def _values(array: pa.Array) -> list[Any]:
-    """Returns the values; invalid UTF-8 is kept, to be skipped row by row."""
+    """Returns the values of a column: bytes for text, numbers, None, and `_OTHER` for other types.
+
+    Text is not decoded, so that invalid UTF-8 makes only its row unusable.
+    """
     import pyarrow as pa
 
     types = pa.types
@@ -363,21 +422,28 @@ def _values(array: pa.Array) -> list[Any]:
 
 
 def _names(schema: pa.Schema) -> list[str]:
+    """Returns the columns of a schema; a field of a struct is `column.field`."""
     import pyarrow as pa
 
-    return [
-        name
-        for field in schema
-        for name in (
-            [f"{field.name}.{child.name}" for child in field.type]
-            if pa.types.is_struct(field.type)
-            else [field.name]
-        )
-    ]
+    names: list[str] = []
+    for field in schema:
+        if pa.types.is_struct(field.type):
+            names += [f"{field.name}.{child.name}" for child in field.type]
+        else:
+            names.append(field.name)
+    return names
 
 
 def _place(path: Path, schema: pa.Schema, column: str) -> tuple[int, str | None]:
-    """Returns the number of a column, and the field of the struct that it is, if any."""
+    """Returns where a column is in a schema.
+
+    Returns:
+        (number of the column, None), or for `column.field` (number of the struct, name of the
+        field). A column that is itself named `column.field` takes precedence.
+
+    Raises:
+        DataError: No column has this name, or several have it.
+    """
     import pyarrow as pa
 
     whole = schema.get_all_field_indices(column)
@@ -395,7 +461,7 @@ def _place(path: Path, schema: pa.Schema, column: str) -> tuple[int, str | None]
 
 
 def raise_missing(path: Path, column: str, names: Sequence[str]) -> NoReturn:
-    """Raises a DataError that lists the columns that exist."""
+    """Raises DataError for a column that a file lacks; names the columns that the file has."""
     known = ", ".join(map(shown, names[:20])) or "none"
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     raise DataError(
@@ -406,7 +472,15 @@ def raise_missing(path: Path, column: str, names: Sequence[str]) -> NoReturn:
 
 @contextlib.contextmanager
 def _readable(path: Path, kind: str) -> Iterator[list[int]]:
-    """Converts pyarrow's errors; yields a list for the numbers of rows read so far."""
+    """Raises DataError in place of pyarrow's errors, and if pyarrow is not installed.
+
+    Args:
+        path: The file, for errors.
+        kind: Name of the format, for errors.
+
+    Yields:
+        A list to which the caller appends the number of rows of each batch that was read.
+    """
     try:
         from pyarrow import ArrowException
     except ModuleNotFoundError as error:
@@ -427,6 +501,6 @@ def _readable(path: Path, kind: str) -> Iterator[list[int]]:
 
 
 def shown_error(error: BaseException) -> str:
-    """Returns the start of an error's message, printable."""
+    """Returns the start of an error's message in printable characters, or the error's type."""
     text = "".join(c if c.isprintable() else " " for c in str(error)[:_SHOWN_CHARS])
     return text or type(error).__name__

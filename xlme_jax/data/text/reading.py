@@ -47,8 +47,8 @@ class ReadReport:
 
     Attributes:
         read: Texts yielded: documents (or pieces of very long ones), or translation pairs.
-        skipped: Skipped texts by reason, for example `{"invalid UTF-8": 3, "empty side": 10}`;
-            lines of documents, or pairs of parallel text.
+        skipped: Numbers of skipped texts (lines of documents, or translation pairs) by reason, for
+            example `{"invalid UTF-8": 3, "empty side": 10}`.
         repaired: Repairs of texts that were kept, by kind, for example removed control characters.
     """
 
@@ -83,7 +83,12 @@ def _without_partial_character(data: bytes) -> int:
         if byte < 0x80:
             break
         if byte >= 0xC0:  # First byte of a character of 2 to 4 bytes.
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            if byte < 0xE0:
+                length = 2
+            elif byte < 0xF0:
+                length = 3
+            else:
+                length = 4
             return len(data) - back if back < length else len(data)
     return len(data)
 
@@ -99,13 +104,13 @@ def _line_blocks(
     """
     carried: list[bytes] = []
     size = 0
-    split = False
+    in_long_line = False
     for block in text_blocks(blocks, name, report.repaired):
         end = block.rfind(b"\n") + 1
         if end:
             carried.append(block[:end])
             yield b"".join(carried), True
-            carried, size, split = [block[end:]], len(block) - end, False
+            carried, size, in_long_line = [block[end:]], len(block) - end, False
             continue
         carried.append(block)
         size += len(block)
@@ -113,8 +118,8 @@ def _line_blocks(
             data = b"".join(carried)
             cut = _without_partial_character(data)
             yield data[:cut], False
-            carried, size, split = [data[cut:]], len(data) - cut, True
-    if size or split:
+            carried, size, in_long_line = [data[cut:]], len(data) - cut, True
+    if size or in_long_line:
         yield b"".join(carried), True
 
 
@@ -123,6 +128,8 @@ def _line_blocks(
 # bytes.translate is faster than str.translate.
 _DELETED = bytes(b for b in [*range(0x20), 0x7F] if b not in b"\t\n\v\f\r")
 _SPACED = bytes.maketrans(b"\v\f\r", b"   ")
+# Beyond ASCII: C1 controls, stray byte order marks, and U+2028 and U+2029, which end lines. All of
+# them become spaces. `_RARE` are those that are not C1.
 _UNSEEN = re.compile("[\x80-\x9f\ufeff\u2028\u2029]")
 _RARE = ("\ufeff", "\u2028", "\u2029")
 
@@ -136,13 +143,14 @@ def _may_have_controls(data: bytes) -> bool:
     if len(data) < _BYTES_WORTH_NUMPY:
         return True
     codes = np.frombuffer(data, np.uint8)
-    # Below tab; from VT to 0x1F, as smaller codes wrap around; DEL.
+    # Codes below tab; codes from VT to 0x1F, by one comparison, since the difference of a smaller
+    # code is negative and wraps around to a large byte; DEL.
     return bool((codes < 0x09).any() or (codes - 0x0B < 0x20 - 0x0B).any()) or b"\x7f" in data
 
 
 def _has_c1(data: bytes) -> bool:
     """Returns whether UTF-8 text has characters from U+0080 to U+009F; almost none has."""
-    if b"\xc2" not in data:
+    if b"\xc2" not in data:  # C1 characters are the bytes C2 80 to C2 9F.
         return False
     codes = np.frombuffer(data, np.uint8)
     first = np.flatnonzero(codes == 0xC2)
@@ -150,6 +158,7 @@ def _has_c1(data: bytes) -> bool:
 
 
 def _clean_bytes(data: bytes, report: ReadReport) -> bytes:
+    """Returns text without ASCII control characters except tab and line feed; counts them."""
     if not _may_have_controls(data):
         return data
     report.repair("carriage returns inside lines", data.count(b"\r"))
@@ -174,20 +183,26 @@ def _decode_whole(data: bytes, report: ReadReport) -> str | None:
 
 
 def _decode_lines(data: bytes, report: ReadReport) -> list[str | Rejected]:
-    """Decodes a cleaned block line by line."""
+    """Returns the lines of a cleaned block, with a `Rejected` for each that is not UTF-8."""
     lines = (_decode_whole(line, report) for line in data.split(b"\n"))
     return [Rejected.INVALID_UTF8 if line is None else line for line in lines]
 
 
 def _decode(data: bytes, report: ReadReport) -> Sequence[str | Rejected]:
-    r"""Decodes a block and splits it at "\n"; decodes line by line only if it is invalid."""
+    r"""Returns the lines of a block, split at "\n" and cleaned, with a `Rejected` for each invalid.
+
+    Lines are decoded one by one, which is slower, only if the block as a whole is not UTF-8.
+    """
     data = _clean_bytes(data, report)
     text = _decode_whole(data, report)
     return _decode_lines(data, report) if text is None else text.split("\n")
 
 
 def _decode_valid(data: bytes, report: ReadReport) -> str:
-    """Decodes a block; drops invalid lines and counts them as skipped."""
+    """Returns the text of a block, cleaned, without the lines that are not UTF-8.
+
+    These lines are counted as skipped.
+    """
     data = _clean_bytes(data, report)
     text = _decode_whole(data, report)
     if text is not None:
@@ -199,9 +214,9 @@ def _decode_valid(data: bytes, report: ReadReport) -> str:
 
 
 def decoded(data: bytes, report: ReadReport) -> str | None:
-    """Decodes a text and removes its control characters; returns None if it is not UTF-8.
+    """Returns a text without control characters, whose lines end with LF; None if it is not UTF-8.
 
-    Its line ends are LF, CRLF or CR, as in files.
+    Lines of `data` end with LF or CRLF. They end with CR if `data` has neither of these.
     """
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
@@ -232,13 +247,19 @@ def byte_lines(
     blocks: Iterable[bytes], name: str, report: ReadReport, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[bytes | Rejected]:
     r"""Streams lines as `aligned_lines` does, without "\n", but neither decoded nor cleaned."""
-    split_at = _line_blocks(blocks, name, max_line_bytes, report)
-    return _split_blocks(split_at, lambda data: data.split(b"\n"))
+    whole_lines = _line_blocks(blocks, name, max_line_bytes, report)
+    return _split_blocks(whole_lines, lambda data: data.split(b"\n"))
 
 
 def _split_blocks(
     blocks: Iterable[tuple[bytes, bool]], split: Callable[[bytes], Sequence[_Line]]
 ) -> Iterator[_Line | Rejected]:
+    """Yields the lines of blocks, and `Rejected.TOO_LONG` in place of a line of several blocks.
+
+    Args:
+        blocks: Items of `_line_blocks`.
+        split: Function that returns the lines of a block, including what follows its last line end.
+    """
     dropping = False
     for data, complete in blocks:
         if not complete:
@@ -246,8 +267,8 @@ def _split_blocks(
             continue
         lines = split(data)
         if data.endswith(b"\n"):
-            lines = lines[:-1]
-        if dropping:
+            lines = lines[:-1]  # The empty text behind the last line end is no line.
+        if dropping:  # The block begins with the end of the long line.
             yield Rejected.TOO_LONG
             lines = lines[1:]
             dropping = False
@@ -260,7 +281,11 @@ BLANK_LINE = re.compile(r"\n\s*\n")
 
 
 def pieces(text: str, max_chars: int) -> Iterator[str]:
-    """Splits text into pieces of up to `max_chars`, at line ends, else spaces, else anywhere."""
+    """Yields a text in pieces of at most `max_chars` characters.
+
+    A piece ends behind the last line end in its second half, else behind the last space there, else
+    after `max_chars` characters.
+    """
     start = 0
     while len(text) - start > max_chars:
         limit = start + max_chars
@@ -277,7 +302,10 @@ def pieces(text: str, max_chars: int) -> Iterator[str]:
 def _document_parts(
     blocks: Iterable[tuple[bytes, bool]], report: ReadReport
 ) -> Iterator[list[str]]:
-    """Splits decoded blocks at blank lines; a block's first part continues the last document."""
+    """Yields the decoded text of each block, split at blank lines.
+
+    The first part of a block continues the document that the last part of the previous block began.
+    """
     at_line_start = True
     for data, complete in blocks:
         text = _decode_valid(data, report)
@@ -330,8 +358,12 @@ def read_documents(
 
 
 def _documents(path: str | Path, report: ReadReport, max_chars: int) -> Iterator[list[str]]:
-    """Yields documents and pieces of documents, block by block, unstripped and possibly empty."""
-    rest = ""  # Of a document that the next block continues.
+    """Yields for each block the documents that end in it, and the pieces of long documents.
+
+    The texts are not stripped, and may be empty.
+    """
+    rest = ""  # Start of a document that the next block continues.
+    # A longer line has more than `max_chars` characters, of 4 bytes at most, and is split anyway.
     limit = max(4 * max_chars, MAX_LINE_BYTES // 4)
     lines = _line_blocks(read_blocks(path), str(path), limit, report)
     for parts in _document_parts(lines, report):
@@ -358,7 +390,12 @@ _HELD_OUT = frozenset({"dev", "devtest", "test", "valid", "validation"})
 
 
 def warn_of_held_out(folder: Path, paths: Iterable[Path]) -> None:
-    """Warns of training files whose names suggest held-out data."""
+    """Logs a warning that lists the files of training text whose names suggest held-out data.
+
+    Args:
+        folder: Folder of the training text.
+        paths: Files in it or in its subfolders.
+    """
     names = (path.relative_to(folder).as_posix() for path in paths)
     suspects = sorted(name for name in names if _HELD_OUT & set(re.split(r"[\W_]+", name.lower())))
     if suspects:
@@ -372,7 +409,7 @@ def warn_of_held_out(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def strip_shard(stem: str) -> str:
-    """Removes a shard number: `en-2`, `en.part1` and `en-00001-of-00010` -> `en`."""
+    """Returns a stem without its shard number: `en` for `en-2`, `en.part1`, `en-00001-of-00010`."""
     return _SHARD.sub("", stem)
 
 
@@ -437,17 +474,19 @@ _REGION_OR_SHARD = re.compile(r"[-_]\d{3}$")
 def report_unread(
     folder: Path, names: Iterable[str], reason: Callable[[str], str], remedy: str
 ) -> None:
-    """Warns of the files and folders in `folder` that are not read.
+    """Logs a warning that lists the files and folders in `folder` that are not read.
 
     Args:
         folder: The folder.
-        names: What is not read. Files about a corpus (README.md) are not named.
-        reason: Returns why a name is not read, or "".
-        remedy: What to do if they are data.
+        names: Names of the files and folders that are not read. Files about a corpus (README.md)
+            are left out of the warning.
+        reason: Function that returns why the file of a name is not read; "" if nothing is to be
+            said.
+        remedy: What to do if these files are data.
     """
     names = sorted(name for name in names if not _ABOUT.fullmatch(name))
     if names:
-        # Looking for the nearest languages takes milliseconds a name.
+        # Not for all names: `reason` looks for the nearest languages, which takes milliseconds.
         reasons = [(name, reason(name)) for name in names[:20]]
         listed = ", ".join(f"{name} ({why})" if why else name for name, why in reasons)
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
@@ -455,10 +494,11 @@ def report_unread(
 
 
 def _language_words(name: str) -> tuple[str, ...]:
-    """Returns the words of a text file's name that may be its language; () if it is not text.
+    """Returns the words of a file's name that may be its language; () if it is not text.
 
-    `en` of `en.txt.xz` and `en.xz`; `cc100` and `en` of `cc100.en.txt.gz`. Regions by number, as in
-    `es-419`, make no other language, and `en-003` may be a shard.
+    These are the first and the last word between dots: `en` of `en.txt.xz` and `en.xz`; `cc100` and
+    `en` of `cc100.en.txt.gz`. The last word loses a number of three digits, because a region by
+    number, as in `es-419`, makes no other language, and the number in `en-003` may be a shard's.
     """
     stem = strip_compression(name)
     if stem.endswith(OTHER_FORMATS) or (stem == name and not name.endswith(".txt")):
@@ -468,7 +508,11 @@ def _language_words(name: str) -> tuple[str, ...]:
 
 
 def canonical_languages(codes: Iterable[str], field: str = "languages") -> list[str]:
-    """Returns canonical tags; raises DataError naming `field` and the first code that is none."""
+    """Returns the canonical tags of codes.
+
+    Raises:
+        DataError: A code is no language; names the code and `field`, the setting that has it.
+    """
     try:
         return [languages.canonical(code) for code in codes]
     except ValueError as error:
@@ -494,8 +538,8 @@ def discover_documents(
         {canonical tag: files sorted by name}, sorted by tag.
 
     Raises:
-        DataError: The folder is missing, no language is found, or one of `chosen` is missing or no
-            language.
+        DataError: The folder is missing, no language is found, one of `chosen` is missing or no
+            language, or a subfolder has the name of a file (`en.txt`).
     """
     folder = check_folder(folder)
     files_here = [path for path in data_files(folder) if not _ABOUT.fullmatch(path.name)]
@@ -545,6 +589,7 @@ def discover_documents(
 def _chosen_files(
     folder: Path, files: Mapping[str, list[Path]], chosen: Collection[str]
 ) -> dict[str, list[Path]]:
+    """Returns the files of the chosen languages; raises DataError if a language has none."""
     tags = dict(zip(canonical_languages(chosen), chosen))
     if missing := sorted(code for tag, code in tags.items() if tag not in files):
         raise DataError(
