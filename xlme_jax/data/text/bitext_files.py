@@ -36,8 +36,8 @@ class BitextSource:
     Attributes:
         lang1: Language that sorts first; pairs are yielded in the order (lang1, lang2).
         lang2: The other language.
-        kind: "moses", "multiway", "sgm" or "verses" (two paths, that of lang1 first); "zip", "tsv",
-            "tmx" or "table" (one).
+        kind: "moses", "multiway", "sgm" or "verses" (two paths, the file of lang1 first); "zip",
+            "tsv", "tmx" or "table" (one path).
         paths: The files.
         swap: Whether the file's name, and so the columns of a TSV file, have the order (lang2,
             lang1).
@@ -75,7 +75,7 @@ class BitextSource:
 
     @property
     def is_line_aligned(self) -> bool:
-        """Returns whether it is two files, whose line n is unit n."""
+        """Returns whether the source is two files whose lines n together are unit n."""
         return self.kind in ("moses", "multiway")
 
 
@@ -100,11 +100,11 @@ def discover_bitext(
       * TMX: `en-sw.tmx`;
       * multi-way folder: `<language>.txt` of two or more languages (all pairs of them), without
         other pair files. `ids.txt` is optional; with it, `pt-br.txt` is a language, not a pair.
-    If a file's name has no pair, that of its folder is used (`en-sw/news.tsv`). Each file of a pair
-    is a source of its own; `group_by_pair` groups them.
+    If a file's name has no pair, the pair in its folder's name is used (`en-sw/news.tsv`). Each
+    file of a pair is a source of its own; `group_by_pair` groups sources.
 
     Languages are canonical tags (`xlme_jax.data.languages`): `eng_Latn-swh_Latn.tsv` is text of
-    en-sw. Files that are none of this are not read, and a warning says why.
+    en-sw. Files with other names are not read, and a warning says why.
 
     Args:
         folder: Folder to search, or several in order of preference.
@@ -170,7 +170,7 @@ class Selection:
         """Returns the selection for languages and pairs in any spelling.
 
         Raises:
-            DataError: One of them is no language or pair.
+            DataError: One of the codes is no language, or one of `pairs` is not one pair.
         """
         return cls(
             None if codes is None else frozenset(reading.canonical_languages(codes)),
@@ -179,7 +179,7 @@ class Selection:
         )
 
     def has(self, source: BitextSource) -> bool:
-        """Returns whether a source is of one of the pairs and languages."""
+        """Returns whether languages, pairs and pivot all admit a source."""
         sides = {source.lang1, source.lang2}
         return (
             (self.languages is None or sides <= self.languages)
@@ -188,7 +188,12 @@ class Selection:
         )
 
     def check(self, names: str, sources: Iterable[BitextSource]) -> None:
-        """Raises DataError if one of the pairs has no source in the folders `names`."""
+        """Raises DataError if one of the pairs has no source.
+
+        Args:
+            names: Names of the folders that were searched, for the message.
+            sources: Sources in these folders.
+        """
         if missing := (self.pairs or frozenset()) - {source.pair for source in sources}:
             raise DataError(
                 f"{names}: no file for the pairs {', '.join(sorted(missing))}; add them or fix "
@@ -197,7 +202,7 @@ class Selection:
 
 
 def _sources_in(folder: Path) -> list[BitextSource]:
-    """Lists the pair files in a folder and its subfolders."""
+    """Returns the sources in a folder and its subfolders; warns of the files that are not read."""
     all_sources = []
     for directory in folders_in(folder):
         files = reading.data_files(directory)
@@ -211,6 +216,7 @@ def _sources_in(folder: Path) -> list[BitextSource]:
 
 
 def _with_columns(source: BitextSource, columns: tuple[int, ...]) -> BitextSource:
+    """Returns a TSV source with columns of two texts and optionally of scores; others unchanged."""
     if source.kind != "tsv":
         return source
     column1, column2, *score = columns
@@ -220,7 +226,16 @@ def _with_columns(source: BitextSource, columns: tuple[int, ...]) -> BitextSourc
 
 
 def _scored(sources: Sequence[BitextSource], min_score: float, names: str) -> list[BitextSource]:
-    """Sets the least score of the sources, and finds the files of scores beside Moses files."""
+    """Returns copies of sources with a least score, and with the files of scores of Moses files.
+
+    Args:
+        sources: The sources.
+        min_score: The least score.
+        names: Names of the folders that were searched, for the error.
+
+    Raises:
+        DataError: No source has scores.
+    """
     files = pair_scores.ScoreFiles()
     scored = [
         dataclasses.replace(
@@ -241,7 +256,7 @@ def _scored(sources: Sequence[BitextSource], min_score: float, names: str) -> li
 
 
 def folders_in(folder: Path) -> Iterator[Path]:
-    """Yields the folder and all folders below it; does not descend into linked folders."""
+    """Yields the folder and all folders below it, except those below a linked folder."""
     waiting = [folder]
     while waiting:
         directory = waiting.pop()
@@ -259,7 +274,10 @@ def group_by_pair(sources: Iterable[BitextSource]) -> dict[str, list[BitextSourc
 
 
 def _halves(name: str) -> list[tuple[str, str]]:
-    """Returns all splits of `name` into two languages: `en-zh-Hans` -> [(en, zh-Hans)]."""
+    """Returns all splits of `name` into two different languages: `en-zh-Hans` -> [(en, zh-Hans)].
+
+    The languages are spelled as in the name.
+    """
     parts = name.split("-")
     splits = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
     tags = [(languages.tag_of_half(a), languages.tag_of_half(b)) for a, b in splits]
@@ -267,9 +285,11 @@ def _halves(name: str) -> list[tuple[str, str]]:
 
 
 def pair_of(stem: str) -> list[tuple[str, str]]:
-    """Parses the pair in a file's name, between dots or after a `_`; returns all readings.
+    """Returns the pair of languages in a file's stem, in all readings; [] if it has none.
 
-    The two languages are spelled as in the name.
+    The pair is a part between dots, the last that is a pair, or the end of such a part after a `_`.
+    Hyphens inside of codes make several readings possible. The languages are spelled as in the
+    name.
     """
     for part in reversed(stem.split(".")):
         words = part.split("_")
@@ -280,7 +300,11 @@ def pair_of(stem: str) -> list[tuple[str, str]]:
 
 
 def _pair_in(path: Path, stem: str) -> tuple[str, str] | None:
-    """Returns the pair in the file's name, else in its folder's name, else None."""
+    """Returns the pair in the file's name, else in its folder's name, else None.
+
+    Raises:
+        DataError: The name has several readings.
+    """
     splits = pair_of(reading.strip_shard(stem)) or _halves(path.parent.name)
     if len(splits) > 1:
         readings = " or ".join(f"{a} with {b}" for a, b in splits)
@@ -291,6 +315,10 @@ def _pair_in(path: Path, stem: str) -> tuple[str, str] | None:
 
 
 def _canonical_name(pair: str) -> str:
+    """Returns the canonical name of a pair in any order and spelling; raises DataError for others.
+
+    A name with several readings is refused, too.
+    """
     splits = _halves(pair)
     if len(splits) != 1:
         reasons = "; ".join(filter(None, map(languages.why_not, pair.split("-", 1))))
@@ -304,7 +332,14 @@ def _canonical_name(pair: str) -> str:
 def canonical_source(
     kind: str, pair: tuple[str, str], *paths: Path, fields: tuple[str, ...] | None = None
 ) -> BitextSource:
-    """Returns the source of a pair; languages, files and fields have the order of its name."""
+    """Returns a source, in which languages, files and fields are in sorted order of the languages.
+
+    Args:
+        kind: See `BitextSource`.
+        pair: The languages in any spelling, in the order of the file's name.
+        *paths: One file, or a file for each language of `pair`.
+        fields: Columns of the texts in the order of `pair`, and optionally a column of scores.
+    """
     first, second = map(languages.canonical, pair)
     swap = first > second
     if swap:
@@ -314,7 +349,8 @@ def canonical_source(
     return BitextSource(first, second, kind, paths, swap, fields=fields)
 
 
-# Suffixes of the first and the second language of a pair: sacreBLEU, WMT, Tatoeba Challenge.
+# Suffixes in place of a code, for the first and the second language of a pair in a file's name:
+# those of sacreBLEU, WMT and Tatoeba Challenge.
 _SIDES = (("src",), ("ref", "trg", "tgt"))
 # newstest2014-deen-src.de.sgm
 _SGM = re.compile(r"(?P<set>.+)-(?P<side>src|ref)\.(?P<language>[A-Za-z]{2,3}(?:[-_]\w+)*)\.sgml?")
@@ -322,7 +358,11 @@ _KINDS = {".tsv": "tsv", ".tmx": "tmx", ".zip": "zip", ".txt": "tsv"}
 
 
 def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
-    """Returns the sources among `files` of a folder."""
+    """Returns the sources among `files` of a folder, without multi-way files.
+
+    Raises:
+        DataError: A name is ambiguous, or a pair lacks one of its two files.
+    """
     sources = []
     moses: dict[str, dict[str, Path]] = defaultdict(dict)
     test_sets: dict[str, list[tuple[str, str, Path]]] = defaultdict(list)
@@ -338,8 +378,8 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
             continue
         pair = _pair_in(path, stem.removesuffix(".txt")) if kind else None
         # ParaCrawl names TSV files en-sw.txt, so a .txt file is TSV only if its own name is a pair.
-        unnamed = suffix == "txt" and not pair_of(reading.strip_shard(stem))
-        if kind and pair and not unnamed:
+        is_plain_text = suffix == "txt" and not pair_of(reading.strip_shard(stem))
+        if kind and pair and not is_plain_text:
             sources.append(canonical_source(kind, pair, path))
     for stem, by_suffix in moses.items():
         sources += _moses_sources(directory / stem, by_suffix)
@@ -349,22 +389,26 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
 
 
 def _test_set_sources(name: Path, files: Sequence[tuple[str, str, Path]]) -> list[BitextSource]:
-    """Pairs the sources and references (side, language, file) of a test set.
+    """Returns a source for each pair of a text and its translation in a test set of WMT.
+
+    Args:
+      name: The part of the paths that the files have in common.
+      files: ("src" or "ref", language, file) of each file.
 
     Raises:
-      DataError: It has only one of them.
+      DataError: No file is the translation of another one.
     """
-    ends = {
+    by_side = {
         side: [(code, path) for end, code, path in files if end == side] for side in ("src", "ref")
     }
     pairs = [
         (source, reference)
-        for source in ends["src"]
-        for reference in ends["ref"]
+        for source in by_side["src"]
+        for reference in by_side["ref"]
         if not languages.same_language(source[0], reference[0])
     ]
     if not pairs:
-        other = "ref" if ends["src"] else "src"
+        other = "ref" if by_side["src"] else "src"
         raise DataError(
             f"{name}-{other}.LANGUAGE.sgm: missing; add it, or remove its other half {files[0][2]}"
         )
@@ -382,7 +426,7 @@ _BINARY = {
 def _report_unread(
     directory: Path, files: Sequence[Path], sources: Sequence[BitextSource], unit_ids: Path | None
 ) -> None:
-    """Warns of the files of a folder that belong to no source."""
+    """Logs a warning that lists the files of a folder that belong to no source."""
     read = {path for source in sources for path in source.paths} | {unit_ids}
     remedy = "name pairs after their languages, such as news.en-sw.en + news.en-sw.sw"
     names = [path.name for path in files if path not in read]
@@ -390,6 +434,7 @@ def _report_unread(
 
 
 def _why_unread(name: str) -> str:
+    """Returns why the name of a file makes it no part of a source."""
     stem, _, suffix = strip_compression(name).rpartition(".")
     if suffix in _BINARY:
         return _BINARY[suffix]
@@ -403,16 +448,17 @@ def _why_unread(name: str) -> str:
 
 
 def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
-    """Pairs the files `<stem>.<suffix>` by their languages.
+    """Returns the sources among the files `<stem>.<suffix>`.
 
-    If the stem or its folder names a pair, only the two sides of that pair are read.
+    If the stem or its folder names a pair, only the two files of this pair are a source. Else the
+    files of any two languages are.
 
     Args:
-        stem: The common part of the paths.
+        stem: The part of the paths that the files have in common.
         files: {suffix: file}.
 
     Raises:
-        DataError: A side of the named pair is missing.
+        DataError: One file of the named pair is missing.
     """
     named = pair_of(reading.strip_shard(stem.name)) or _halves(stem.parent.name)
     sides = {pair: [_sides_of(files, pair, end) for end in (0, 1)] for pair in named}
@@ -422,13 +468,13 @@ def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
             canonical_source("moses", pair, sides[pair][0][0], sides[pair][1][0])
             for pair in complete
         ]
-    if half := [pair for pair in named if any(sides[pair])]:
-        end = 0 if sides[half[0]][0] else 1
-        present = sides[half[0]][end][0]
+    if incomplete := [pair for pair in named if any(sides[pair])]:
+        pair = incomplete[0]
+        end = 0 if sides[pair][0] else 1
+        present = sides[pair][end][0]
         suffix = strip_compression(present.name).rpartition(".")[2]
-        roles = suffix in _SIDES[end]
-        lost = _SIDES[1 - end][0] if roles else half[0][1 - end]
-        raise DataError(f"{stem}.{lost}: missing; add it, or remove its other half {present}")
+        missing = _SIDES[1 - end][0] if suffix in _SIDES[end] else pair[1 - end]
+        raise DataError(f"{stem}.{missing}: missing; add it, or remove its other half {present}")
     by_language = languages.tags_of_suffixes(files)
     pairs = itertools.combinations(sorted(by_language), 2)
     return [
@@ -439,7 +485,13 @@ def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
 
 
 def _sides_of(files: dict[str, Path], pair: tuple[str, str], end: int) -> list[Path]:
-    """Returns the files of one language of a named pair, or of its role (`src`)."""
+    """Returns the files of one language of a pair, by their suffixes.
+
+    Args:
+        files: {suffix: file}; a suffix is a language or a role (`src`).
+        pair: The two languages.
+        end: Index of the language in the pair, 0 or 1.
+    """
     return [
         path
         for suffix, path in files.items()
@@ -463,11 +515,11 @@ def multiway_files(directory: Path) -> dict[Path, str]:
     names = {}
     for path in reading.data_files(directory):
         name, dot, suffix = strip_compression(path.name).rpartition(".")
-        # Idesa has the code `ids`.
+        # `ids.txt` has ids, and is not text in Idesa, whose code is `ids`.
         if dot and suffix == "txt" and f"{name}.txt" != UNIT_IDS:
             names[path] = name
     tags = languages.tags_of_names(names.values())
-    if unit_ids_file(directory) is not None:  # Then `ha-ne.txt` is no pair.
+    if unit_ids_file(directory) is not None:  # Then `ha-ne.txt` is Hausa of Niger, not a pair.
         tags |= {
             name: languages.canonical(name) for name in names.values() if languages.is_pair(name)
         }
@@ -475,7 +527,7 @@ def multiway_files(directory: Path) -> dict[Path, str]:
 
 
 def _multiway_sources(directory: Path, unit_ids: Path | None) -> list[BitextSource]:
-    """Returns all pairs of the languages of a multi-way folder.
+    """Returns a source for each two files of a multi-way folder in different languages.
 
     Args:
         directory: The folder.

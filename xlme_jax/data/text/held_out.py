@@ -1,9 +1,9 @@
 """Held-out data: selects the units of the split "validation" and computes digests of their text.
 
-A unit is a line number of a multi-way folder or of line-aligned files, a line of a TSV file, a
-usable pair of a TMX file, or a document (or a piece of a long one) of monolingual text, counted
-from 0 within its file. The units of a multi-way folder are selected by number or id only, so they
-are the same in every language and every pair.
+A unit is an item of `pair_readers.read_units` (such as a line of a multi-way folder or of a TSV
+file, or a usable pair of a TMX file) or a document (or a piece of a long one) of monolingual text,
+counted from 0 within its file. The units of a multi-way folder are selected by number or id only,
+so they are the same in every language and every pair.
 
 Held-out text often occurs in other corpora too. Therefore lines of documents that equal a held-out
 text of the same language (by `text_digests.digest`), and pairs with such a text on either side, are
@@ -100,11 +100,12 @@ class Corpora:
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
 
     def names(self) -> Iterator[object]:
-        """Yields the settings, languages and files, for a fingerprint."""
+        """Yields the settings, languages and files, whose representations a fingerprint has."""
         yield self.max_document_chars
         yield from ((language, name_of(file)) for language, file in self.documents)
         yield from (file.key for _, file in self.documents if isinstance(file, TableText))
         yield from self.sources
+        # The representation of a source lacks these.
         yield from (source.fields for source in self.sources if source.fields)
         yield from (source.where for source in self.sources if source.where)
 
@@ -170,7 +171,7 @@ class HeldOutText:
         return parse(self.spec)
 
     def folder(self) -> Corpora:
-        """Lists the files of `folder:PATH`; empty for other rules."""
+        """Returns the files of `folder:PATH`; no files for other rules."""
         if self.rule.kind != "folder":
             return Corpora()
         return _validation_folder(self.rule.path, self.tsv_columns)
@@ -193,13 +194,20 @@ class HeldOutText:
         return _texts(self, self._version(), language)
 
     def without_corpora(self) -> HeldOutText:
-        """Returns a copy for workers, whose size does not grow with the number of files."""
+        """Returns a copy for workers, whose size does not grow with the number of files.
+
+        Returns itself if there is no file, because the digests are then computed from the corpora.
+        """
         return dataclasses.replace(self, corpora=Corpora()) if self.file else self
 
     def key(self, corpus: str, *languages: str) -> str:
         """Returns a key of everything the splits of a corpus depend on besides its own files.
 
-        Empty if there is no file.
+        Returns "" if there is no file of units and digests.
+
+        Args:
+          corpus: As for `chooses`.
+          *languages: Canonical tags of the languages of the corpus.
         """
         if not self.file:
             return ""
@@ -211,10 +219,12 @@ class HeldOutText:
         return f"{self.spec} {content.hexdigest()}"
 
     def _version(self) -> int:
+        """Returns the time of the file's last change, for keys of caches; 0 if there is no file."""
         return as_path(self.file).stat().st_mtime_ns if self.file else 0
 
 
 def _load(file: str) -> np.lib.npyio.NpzFile:
+    """Opens a file of units and digests, whose arrays are read on access, except from a bucket."""
     path = as_path(file)
     if is_bucket(path):
         return np.load(io.BytesIO(_object(file, path.stat().st_mtime_ns)))
@@ -223,6 +233,7 @@ def _load(file: str) -> np.lib.npyio.NpzFile:
 
 @functools.lru_cache(maxsize=1)
 def _object(file: str, version: int) -> bytes:
+    """Returns the content of a file in a bucket; `version` keeps the cache from an old content."""
     return as_path(file).read_bytes()
 
 
@@ -235,7 +246,7 @@ def corpus_name(source: BitextSource) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _validation_folder(path: str, tsv_columns: tuple[int, ...] | None) -> Corpora:
-    """Lists the files of `folder:PATH` without reading them.
+    """Returns the files of `folder:PATH` without reading them.
 
     Raises:
       DataError: The folder is missing or contains no text.
@@ -308,6 +319,7 @@ def write(held: HeldOutText, fingerprint: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _texts(held: HeldOutText, version: int, language: str) -> frozenset[int]:
+    """Returns the digests of the held-out texts of a language; `version` is for the cache."""
     if not held.file:
         return frozenset(_made(held).texts[language].tolist())
     with _load(held.file) as arrays:
@@ -316,6 +328,7 @@ def _texts(held: HeldOutText, version: int, language: str) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(held: HeldOutText, version: int, corpus: str) -> frozenset[int]:
+    """Returns the numbers of the held-out units of a corpus; `version` is for the cache."""
     if not held.file:
         return frozenset(_made(held).numbers.get(corpus, np.empty(0, np.int64)).tolist())
     with _load(held.file) as arrays:
@@ -323,18 +336,24 @@ def _numbers(held: HeldOutText, version: int, corpus: str) -> frozenset[int]:
 
 
 def _stored_numbers(arrays: np.lib.npyio.NpzFile, corpus: str) -> np.ndarray:
+    """Returns int64[units], the unit numbers that a file has for a corpus; empty if it has none."""
     corpora = arrays["corpora"].tolist()
-    return (
-        arrays[f"numbers {corpora.index(corpus)}"] if corpus in corpora else np.empty(0, np.int64)
-    )
+    if corpus not in corpora:
+        return np.empty(0, np.int64)
+    return arrays[f"numbers {corpora.index(corpus)}"]
 
 
 @functools.lru_cache(maxsize=1)
 def _made(held: HeldOutText) -> _Contents:
+    """Returns what `_make` does, computed once."""
     return _make(held)
 
 
 def _make(held: HeldOutText) -> _Contents:
+    """Selects the units and computes the digests of their texts, by reading the corpora.
+
+    `numbers` is empty for `every:N` and `folder:PATH`, which need no numbers.
+    """
     rule, corpora = held.rule, held.corpora
     numbers: dict[str, np.ndarray] = {}
     if rule.kind == "count":
@@ -353,14 +372,20 @@ def _make(held: HeldOutText) -> _Contents:
     for language, text in lines:
         if language in digests and text and not text.isspace():
             digests[language].append(text_digests.digest(text))
-    texts = {name: np.unique(np.array(array_, np.uint64)) for name, array_ in digests.items()}
+    texts = {name: np.unique(np.array(values, np.uint64)) for name, values in digests.items()}
     return _Contents(texts, numbers)
 
 
 def _chosen_lines(
     corpora: Corpora, chooses: Callable[[str], Callable[[int], bool]]
 ) -> Iterator[tuple[str, str]]:
-    """Yields (language, text) of every chosen unit, documents line by line."""
+    """Yields (language, text) of every chosen unit, documents line by line.
+
+    Args:
+      corpora: The files.
+      chooses: Function of a corpus, named as in `HeldOutText.chooses`, that returns the predicate
+        of its unit numbers.
+    """
     for language, file in corpora.documents:
         chosen = chooses(name_of(file))
         for number, document in enumerate(read_file(file, None, corpora.max_document_chars)):
@@ -399,8 +424,10 @@ def _spread(corpora: Corpora, count: int) -> dict[str, np.ndarray]:
     numbers: dict[str, np.ndarray] = {}
     sources = {corpus_name(source): source for source in corpora.sources}
     for name, source in sources.items():
-        two = source.is_line_aligned
-        units = count_lines(source.paths[0]) if two else _length(read_units(source, ReadReport()))
+        if source.is_line_aligned:
+            units = count_lines(source.paths[0])
+        else:
+            units = _length(read_units(source, ReadReport()))
         numbers[name] = _evenly(units, count)
     files_of = collections.defaultdict(list)
     for language, file in corpora.documents:
@@ -417,11 +444,21 @@ def _spread(corpora: Corpora, count: int) -> dict[str, np.ndarray]:
 
 
 def _evenly(units: int, count: int) -> np.ndarray:
+    """Returns the numbers of `count` evenly spread units, or of half of the units if that is less.
+
+    Args:
+      units: Number of units.
+      count: Number of units to select.
+
+    Returns:
+      int64[min(count, units // 2)], ascending.
+    """
     count = min(count, units // 2)
     return (2 * np.arange(count, dtype=np.int64) + 1) * units // (2 * max(count, 1))
 
 
 def _length(items: Iterable[object]) -> int:
+    """Returns the number of items, without keeping them."""
     return sum(1 for _ in items)
 
 
@@ -429,7 +466,11 @@ def _length(items: Iterable[object]) -> int:
 
 
 def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
-    """Returns, per multi-way folder, the numbers of the units whose ids are listed in `file`."""
+    """Returns {multi-way folder: int64[units], numbers of the units whose ids `file` lists}.
+
+    Raises:
+      DataError: `file` lists no ids, or an id that no folder has.
+    """
     listed_ids = set(filter(None, _stripped_lines(file)))
     if not listed_ids:
         raise DataError(f"{file}: no ids in this file; write one line of an `ids.txt` per line")
@@ -451,12 +492,13 @@ def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
 
 
 def _stripped_lines(file: Path) -> Iterator[str]:
+    """Returns an iterator over the lines of a file without spaces around them; "" if unusable."""
     lines = aligned_lines(read_blocks(file), os.fspath(file), ReadReport())
     return (line.strip() if isinstance(line, str) else "" for line in lines)
 
 
 def _unit_ids(sources: Iterable[BitextSource]) -> dict[str, Path]:
-    """Returns {multi-way folder: file of unit ids}."""
+    """Returns {multi-way folder: file of unit ids} for the folders that have such a file."""
     folders = {source.paths[0].parent: None for source in sources if source.kind == "multiway"}
     files = {folder: bitext_files.unit_ids_file(folder) for folder in folders}
     return {os.fspath(folder): file for folder, file in files.items() if file is not None}

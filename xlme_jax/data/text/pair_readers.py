@@ -93,11 +93,13 @@ def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs
 def read_units(source: BitextSource, report: ReadReport) -> Units:
     """Streams one item per unit of a source, skipped ones included, so that units can be numbered.
 
-    A unit is a line; in a TMX file, which has no lines, it is a usable pair.
+    A unit is a line, a row of a table, a segment of SGM files, the verses that two translations
+    join, or a usable pair of a TMX file.
 
     Args:
         source: The file or files.
-        report: Collects the number of repairs; for a TMX file, all counts.
+        report: Collects the number of repairs; for a TMX file, all counts; for verses, unusable
+            lines; for a Parquet file, the rows that do not satisfy `where`, which give no item.
 
     Returns:
         Iterator of pairs (text in lang1, text in lang2), or of the reason why a unit is skipped.
@@ -141,7 +143,7 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
 
 
 def _counted(units: Units, report: ReadReport) -> Pairs:
-    """Yields the pairs; counts them and the skipped units."""
+    """Yields the pairs among units; counts pairs and skipped units in `report`."""
     for unit in units:
         if isinstance(unit, str):
             report.skip(unit)
@@ -171,6 +173,7 @@ def read_moses(
 
 
 def _moses_units(src_path: str | Path, tgt_path: str | Path, report: ReadReport) -> Units:
+    """Returns an iterator over the units of two line-aligned files, one per line."""
     names = (str(src_path), str(tgt_path))
     lines = [reading.aligned_lines(read_blocks(name), name, report) for name in names]
     return _aligned_units(names, lines, "empty side")
@@ -206,6 +209,10 @@ def _zip_units(
     report: ReadReport,
     min_score: float | None = None,
 ) -> Units:
+    """Yields the units of the Moses files in an archive; see `read_opus_zip`.
+
+    With `min_score`, a pair with a lower score is skipped, where the archive has scores.
+    """
     try:
         with open_file(zip_path) as file, zipfile.ZipFile(file) as archive:
             # All members share one allowance because they may share their compressed bytes.
@@ -213,20 +220,15 @@ def _zip_units(
             for members in _moses_members(archive, str(zip_path), lang1, lang2, min_score):
                 names = [f"{zip_path}:{shown(member.filename)}" for member in members]
                 with contextlib.ExitStack() as opened:
-                    lines = [
-                        reading.aligned_lines(
-                            decompressed_blocks(
-                                opened.enter_context(archive.open(member)), name, allowance
-                            ),
-                            name,
-                            report,
-                        )
-                        for member, name in zip(members, names)
-                    ]
+                    lines: list[Lines] = []
+                    for member, name in zip(members, names):
+                        raw = opened.enter_context(archive.open(member))
+                        blocks = decompressed_blocks(raw, name, allowance)
+                        lines.append(reading.aligned_lines(blocks, name, report))
                     units: Units = _aligned_units(names[:2], lines[:2], "empty side")
                     if len(lines) > 2 and min_score is not None:
-                        ends = names[0], names[2]
-                        units = pair_scores.above(units, lines[2], min_score, ends)
+                        text_and_scores = names[0], names[2]
+                        units = pair_scores.above(units, lines[2], min_score, text_and_scores)
                     yield from units
     except DataError:
         raise
@@ -240,9 +242,18 @@ def _zip_units(
 def _moses_members(
     archive: zipfile.ZipFile, name: str, lang1: str, lang2: str, min_score: float | None
 ) -> list[tuple[zipfile.ZipInfo, ...]]:
-    """Returns the pairs of members with the same stem and the two languages as suffixes.
+    """Returns the members of an archive by stem: text in lang1, text in lang2, and any scores.
 
-    With `min_score`, the member with the scores of their lines is added where there is one.
+    Args:
+        archive: The archive.
+        name: Its name, for errors.
+        lang1: Canonical tag of the first language.
+        lang2: Canonical tag of the second language.
+        min_score: None leaves out members with scores.
+
+    Raises:
+        DataError: No stem has both languages, two members are text in one language, or a member
+            cannot be read.
     """
     keys = lang1, lang2
     stems: dict[str, dict[str, zipfile.ZipInfo]] = defaultdict(dict)
@@ -261,9 +272,9 @@ def _moses_members(
         stems[stem][language] = member
     order = (*keys, pair_scores.SUFFIX[1:])
     members = [
-        tuple(by[key] for key in order if key in by)
-        for by in stems.values()
-        if keys[0] in by and keys[1] in by
+        tuple(by_key[key] for key in order if key in by_key)
+        for by_key in stems.values()
+        if keys[0] in by_key and keys[1] in by_key
     ]
     if not members:
         raise DataError(
@@ -275,6 +286,7 @@ def _moses_members(
 
 
 def _check_member(member: zipfile.ZipInfo, name: str) -> None:
+    """Raises DataError for a symbolic link, or a compression other than deflate."""
     if stat.S_ISLNK(member.external_attr >> 16):
         raise DataError(f"{name}: symbolic link instead of a text file; repack the zip without it")
     # For bzip2 and LZMA, Python's zipfile does not bound the size of decompressed blocks.
@@ -313,8 +325,10 @@ def read_tsv(
 def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None) -> Pairs:
     """Streams the pairs of a TMX file, compressed or not, in the encoding that it declares.
 
-    `en` also matches segments in `en-US`, but `en-US` does not match `en`. Formatting codes inside
-    a segment are removed. DTDs are never loaded, and entity declarations are an error.
+    Languages are compared by canonical tags, so `en` and `en-US` both match segments in `en` and in
+    `en-US`. If a unit has several segments in a language, the first without a region is read, else
+    the first. Formatting codes inside a segment are removed. DTDs are never loaded, and entity
+    declarations are an error.
 
     Args:
         path: The file.
@@ -366,13 +380,19 @@ def read_multiway(
 
 
 def _multiway_file(files: Mapping[Path, str], code: str) -> Path | None:
-    """Returns the file of a language: the one spelled like `code` if there are several."""
+    """Returns the file of a language, or None; of several files, the one that `code` spells."""
     paths = [path for path, tag in files.items() if tag == languages.tag_or_code(code)]
     exact = (path for path in paths if path.name.startswith(f"{code}."))
     return next(exact, paths[0] if paths else None)
 
 
 def _multiway_units(first: Path, second: Path, report: ReadReport) -> Units:
+    """Yields the units of two files of a multi-way folder, one per line.
+
+    Raises:
+        DataError: The two files and `ids.txt`, if there is one, differ in length, or a file has no
+            text.
+    """
     names = (str(first), str(second))
     lines = [reading.aligned_lines(read_blocks(name), name, report) for name in names]
     units = yield from _aligned_units(names, lines, "missing unit", MULTIWAY_LAYOUT)
@@ -397,13 +417,13 @@ def _aligned_units(
         layout: Expected layout of the files, for error messages.
 
     Yields:
-        One item per line: the two stripped, non-empty texts, or the reason why they are skipped.
+        One item per line: the two stripped, non-empty texts, or the reason why the line is skipped.
 
     Returns:
         Number of lines of each file.
 
     Raises:
-        DataError: The files differ in length, or one has no text.
+        DataError: The files differ in length, or all lines of one are empty.
     """
     first, second = lines
     count = empty_first = empty_second = 0
@@ -438,7 +458,17 @@ def _raise_unequal(
     second: Lines,
     layout: str,
 ) -> NoReturn:
-    """Counts the rest of the longer file, read up to line `common + 1`, and raises."""
+    """Raises DataError with the numbers of lines of two files.
+
+    Args:
+        names: Names of the files.
+        common: Number of lines of the shorter file.
+        first_ended: Whether the first file is the shorter one.
+        first: Rest of the lines of the first file.
+        second: Rest of the lines of the second file. The longer file has been read up to line
+            `common + 1`.
+        layout: Expected layout of the files.
+    """
     longer = common + 1 + sum(1 for _ in (second if first_ended else first))
     counts = (common, longer) if first_ended else (longer, common)
     raise DataError(

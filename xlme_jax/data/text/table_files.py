@@ -1,7 +1,8 @@
 """Discovery of tables in a folder: Parquet and text files, and what `save_to_disk` wrote.
 
-The language, or the pair, is that in the file's name, or else in the nearest folder's below the
-searched one: `en.parquet`, `en/train-00000-of-00002.parquet`, `20231101.en/train/0000.parquet`.
+The language, or the pair, is in the file's name or else in the name of a folder of the file, which
+is below the searched folder; the innermost folder with a language or pair counts: `en.parquet`,
+`en/train-00000-of-00002.parquet`, `20231101.en/train/0000.parquet`.
 """
 
 from __future__ import annotations
@@ -47,18 +48,21 @@ _log = logging.getLogger(__name__)
 
 
 def table_files(source: Path, split: str = TRAIN) -> list[Path]:
-    """Lists the tables of a split.
+    """Returns the tables of a split, sorted.
 
-    Files are of the split that their name, or the nearest folder's below `source`, contains as a
-    word; those without such a word are of every split. What a publisher removed, by a word such as
-    `removed` or `noisy` in any of the names, is a split of its own.
+    The split of a file is a word in its name, or else in the name of the innermost folder below
+    `source` that has such a word. A file without such a word is of every split but "removed", to
+    which belongs what a publisher removed: files with a word such as `removed` or `noisy` in any of
+    these names.
 
     Args:
-        source: A file, or a folder that is searched with its subfolders.
+        source: A file, which is returned whatever its split, or a folder that is searched with its
+            subfolders.
         split: "train", "validation", "test", "removed", or "all".
 
     Raises:
-        DataError: There is no file, or one of a saved data set is missing.
+        DataError: There is no table of this split, `source` is a file of another kind, or a file of
+            a saved data set is missing.
     """
     if is_file(source):
         if not is_table(source.name):
@@ -93,6 +97,7 @@ _KINDS = (
 
 
 def _tables_in(folder: Path) -> Iterator[Path]:
+    """Yields the tables in a folder and its subfolders; of a saved data set, only its files."""
     for directory in bitext_files.folders_in(folder):
         state = directory / _SAVED
         if is_file(state):
@@ -104,15 +109,23 @@ def _tables_in(folder: Path) -> Iterator[Path]:
 
 
 def _saved_files(state: Path) -> list[Path]:
-    """Returns the files of a folder of `save_to_disk`, which may hold others, such as caches."""
+    """Returns the files of a data set that `save_to_disk` wrote.
+
+    Args:
+        state: Its `state.json`, which names the files. The folder may have other files, such as
+            caches.
+
+    Raises:
+        DataError: `state` is damaged, is of an old version of `datasets`, or names a missing file.
+    """
     try:
         content = parse(state.read_bytes())
         names = [entry["filename"] for entry in content["_data_files"]]
         indices = content.get("_indices_data_files")
-        plain = all(isinstance(name, str) and name == Path(name).name for name in names)
+        are_here = all(isinstance(name, str) and name == Path(name).name for name in names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{state}: damaged ({error!r:.200}); save the data set again") from error
-    if indices or not plain:
+    if indices or not are_here:
         raise DataError(
             f"{state}: names an index or files elsewhere, as old versions of `datasets` wrote; "
             "load the data set and save it again with save_to_disk"
@@ -131,13 +144,17 @@ def _stem(path: Path) -> str:
 
 
 def _names(path: Path, root: Path) -> Iterator[str]:
-    """Yields the names of a file and of its folders below `root`, the nearest first."""
+    """Yields the stem of a file, then the names of its folders below `root`, innermost first."""
     yield _stem(path)
     if path != root:
         yield from reversed(path.relative_to(root).parent.parts)
 
 
 def _split_of(path: Path, root: Path) -> str | None:
+    """Returns the split of a file by the names of the file and of its folders below `root`.
+
+    Returns None if no name has a word that tells a split.
+    """
     names = (path.name, *reversed(path.relative_to(root).parent.parts))
     words = [word for name in names for word in _WORDS.split(name.lower())]
     if not _REMOVED_WORDS.isdisjoint(words):
@@ -146,7 +163,10 @@ def _split_of(path: Path, root: Path) -> str | None:
 
 
 def _language_of(path: Path, root: Path) -> str | None:
-    """Returns the canonical tag of the nearest name that is a language."""
+    """Returns the canonical tag of the first language among the names of a file and its folders.
+
+    The names are read from the file upward to `root`. Returns None if there is no language in them.
+    """
     for name in _names(path, root):
         parts = name.split(".")
         candidates = [part for part in (parts[0], parts[-1]) if part not in _SPLITS]
@@ -157,6 +177,13 @@ def _language_of(path: Path, root: Path) -> str | None:
 
 
 def _pair_of(path: Path, root: Path) -> tuple[str, str] | None:
+    """Returns the first pair among the names of a file and its folders, as spelled there, or None.
+
+    The names are read from the file upward to `root`.
+
+    Raises:
+        DataError: A name can be read as several pairs.
+    """
     for name in _names(path, root):
         pairs = bitext_files.pair_of(name)
         if len(pairs) > 1:
@@ -186,24 +213,30 @@ def discover_tables(
         source: A file or folder, see `table_files`.
         languages: Languages to find, in any spelling, all of them required. None returns all.
         column: Column of the text.
-        language: Language of all text, in any spelling; None: that of the names.
-        language_column: Column of the language, which is read to find the languages.
+        language: Language of all text, in any spelling. None: the names of files and folders tell
+            the language.
+        language_column: Column of the language, which is read in all rows to find the languages.
+            None: there is none.
         split: See `table_files`.
 
     Returns:
-        {canonical tag: its files, sorted}, sorted by tag.
+        {canonical tag: tables with text in the language, sorted by path}, sorted by tag.
 
     Raises:
-        DataError: A file has no language, or a language is missing or none.
+        DataError: The names of a file and its folders have no language, a code is no language, or
+            one of `languages` has no text.
     """
     given = reading.canonical_languages([language], "text_language")[0] if language else ""
     texts: dict[str, list[TableText]] = {}
     for path in table_files(source, split):
         if language_column:
-            of_file = table_languages(path, language_column)
+            tags_of_file = table_languages(path, language_column)
         else:
-            of_file = [given or _language_of(path, source) or _raise_unnamed(path, source)]
-        for tag in of_file:
+            tag_of_file = given or _language_of(path, source)
+            if tag_of_file is None:
+                _raise_unnamed(path, source)
+            tags_of_file = [tag_of_file]
+        for tag in tags_of_file:
             text = TableText(path, tag, column, language_column or "")
             texts.setdefault(tag, []).append(text)
     tags = reading.canonical_languages(languages or ()) or list(texts)
@@ -240,8 +273,8 @@ def discover_table_pairs(
 ) -> list[BitextSource]:
     """Finds the tables of each language pair.
 
-    The columns of a file without a pair in its name are listed, to find the languages in their
-    names: those of `translation`, or `columns` themselves.
+    A file whose name and folders have no pair has the languages in the names of its columns: the
+    fields of `translation`, or `columns`.
 
     Args:
         folder: A file or folder, see `table_files`.
@@ -249,7 +282,7 @@ def discover_table_pairs(
         pairs: Keep only these pairs, in either order.
         pivot: Keep only pairs with this language.
         columns: Columns of the first and the second text. Empty: the fields of `translation`, or
-            those that are named after the languages.
+            the columns that are named after the languages.
         score_column: Column of the scores.
         min_score: See `BitextSource`.
         split: See `table_files`.
@@ -258,7 +291,8 @@ def discover_table_pairs(
         Sources, sorted.
 
     Raises:
-        DataError: A file has no pair, or one of `pairs` is missing.
+        DataError: A file has no pair, no file has a pair that is kept, or one of `pairs` is
+            missing.
     """
     selection = Selection.of(languages, pairs, pivot)
     sources = [
@@ -277,7 +311,17 @@ def discover_table_pairs(
 def _sources_of(
     path: Path, root: Path, columns: tuple[str, ...], score: str | None
 ) -> Iterator[BitextSource]:
-    """Yields the pairs in a file; two languages, or all pairs of the fields of `translation`."""
+    """Yields the sources in a table: one for two columns, or one for any two of `translation`.
+
+    Args:
+        path: The table.
+        root: The searched folder.
+        columns: Columns of the first and the second text; empty: see `discover_table_pairs`.
+        score: Column of the scores, or None.
+
+    Raises:
+        DataError: Neither names nor columns tell the languages.
+    """
     pair = _pair_of(path, root)
     if columns:
         codes = pair or tuple(column.rpartition(".")[2] for column in columns)
@@ -297,12 +341,14 @@ def _sources_of(
         yield dataclasses.replace(canonical_source("table", pair, path), swap=False)
         return
     for (code, first), (other, second) in sides:
-        fields = (first, second) + ((score,) if score else ())
+        fields = (first, second, score) if score else (first, second)
         source = canonical_source("table", (code, other), path, fields=fields)
-        yield dataclasses.replace(source, swap=False)  # The fields have its order.
+        # `canonical_source` put the fields into the order of the source, so nothing is swapped.
+        yield dataclasses.replace(source, swap=False)
 
 
 def _is_pair(codes: Sequence[str]) -> bool:
+    """Returns whether codes are two different languages."""
     return all(map(languages.is_language, codes)) and not languages.same_language(*codes)
 
 

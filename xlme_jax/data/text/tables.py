@@ -25,12 +25,12 @@ _MOST_LANGUAGES = 2000
 
 @dataclass(frozen=True)
 class _Format:
-    """A format.
+    """The functions that read files of a format.
 
     Attributes:
-        names: Returns the columns of a file; the field of a struct is `column.field`.
-        rows: Yields the values of columns, or the reason why a row is skipped. Texts are bytes or
-            str, and may have any characters.
+        names: Function that returns the columns of a file; the field of a struct is `column.field`.
+        rows: Function that yields for each row the values of columns, or the reason why the row is
+            skipped. Texts are bytes or str, and may have any characters.
     """
 
     names: Callable[[Path], list[str]]
@@ -65,10 +65,11 @@ class TableText:
 
     Attributes:
         path: The file.
-        language: Their language.
+        language: Canonical tag of the language of the documents.
         column: Column of the text.
-        language_column: Column of the language; only rows with `language` are read. Empty: all are.
-        where: Conditions that rows satisfy, see `row_conditions`. Empty: none.
+        language_column: Column of the language; only rows with `language` are read. Empty: all rows
+            are read.
+        where: Conditions that rows satisfy, see `row_conditions`. Empty: no conditions.
         is_escaped: Whether line ends are written as a backslash and an "n", as in MADLAD-400.
         is_numbered: Whether the file has no named columns but lines `number<TAB>text`, as the
             Leipzig Corpora have; then `column` is not used.
@@ -84,21 +85,25 @@ class TableText:
 
     @property
     def name(self) -> str:
-        """Returns the name for messages, which is unique."""
+        """Returns a name for messages: the file, with the language if a column tells it."""
         file = os.fspath(self.path)
         return f"{file} ({self.language})" if self.language_column else file
 
     @property
     def key(self) -> str:
-        """Returns what the text depends on besides the file."""
+        """Returns a description of the settings that the text depends on besides the file."""
         key = f"column {self.column}, language {self.language_column} {self.language}"
         if self.where:
             key += f", where {self.where}"
-        return key + ", escaped" * self.is_escaped + ", numbered" * self.is_numbered
+        if self.is_escaped:
+            key += ", escaped"
+        if self.is_numbered:
+            key += ", numbered"
+        return key
 
 
 def is_table(name: str) -> bool:
-    """Returns whether the name of a file is that of a table."""
+    """Returns whether a file is a table by the suffix of its name, compressed or not."""
     return Path(strip_compression(name)).suffix.lower() in _FORMATS
 
 
@@ -112,10 +117,16 @@ def column_names(path: Path) -> list[str]:
 
 
 def _format_of(path: Path) -> _Format:
+    """Returns the format of a table by the suffix of its name."""
     return _FORMATS[Path(strip_compression(path.name)).suffix.lower()]
 
 
 def _rows(path: Path, columns: Sequence[str], report: ReadReport, where: str = "") -> Rows:
+    """Returns an iterator over the rows of a table: values of columns, or reasons for skipping.
+
+    Rows that do not satisfy `where` give a reason, except in Parquet files. These rows are counted
+    in `report` there, because groups of them are not read.
+    """
     table_format = _format_of(path)
     if not where:
         return table_format.rows(path, columns, report)
@@ -126,7 +137,15 @@ def _rows(path: Path, columns: Sequence[str], report: ReadReport, where: str = "
 
 
 def _satisfying(path: Path, rows: Rows, number: int, where: str) -> Rows:
-    """Yields the first `number` values of rows of which the others satisfy conditions."""
+    """Yields the rows that satisfy `where`, and reasons for skipping in place of the other rows.
+
+    Args:
+        path: The file, for errors.
+        rows: Rows of `number` values, followed by the values of `row_conditions.columns(where)`,
+            which are not yielded.
+        number: Number of values to yield.
+        where: The conditions.
+    """
     reason = row_conditions.reason(where)
     for row in rows:
         if isinstance(row, str):
@@ -153,11 +172,14 @@ def read_table(
         Non-empty documents (or pieces) with lines joined by "\n", without blank lines.
 
     Raises:
-        DataError: The file is missing or damaged, lacks a column, or contains no text.
+        DataError: The file is missing or damaged, lacks a column, contains no text though there are
+            no conditions, or is numbered and has conditions.
     """
     report = ReadReport() if report is None else report
     before = report.read
-    columns = [table.column] + ([table.language_column] if table.language_column else [])
+    columns = [table.column]
+    if table.language_column:
+        columns.append(table.language_column)
     rows: Rows
     if table.is_numbered:
         if table.where:
@@ -168,9 +190,9 @@ def read_table(
     for row in rows:
         if (text := _document(table, row, report)) is None:
             continue
-        *whole, rest = reading.pieces(text, max_document_chars)
-        report.repair("long documents cut", len(whole))
-        for piece in filter(None, (piece.strip() for piece in (*whole, rest))):
+        pieces = list(reading.pieces(text, max_document_chars))
+        report.repair("long documents cut", len(pieces) - 1)
+        for piece in filter(None, map(str.strip, pieces)):
             report.read += 1
             yield piece
     # With conditions, a file may have no row that satisfies them.
@@ -183,7 +205,14 @@ def read_table(
 
 
 def _document(table: TableText, row: Any, report: ReadReport) -> str | None:
-    """Returns the text of a row, or None if it is skipped, which is counted."""
+    """Returns the text of a row without blank lines; None for a skipped row, which is counted.
+
+    Args:
+        table: The file and its columns.
+        row: A row of `_rows`: the text and, with `language_column`, the language; or a reason for
+            skipping.
+        report: Collects the counts.
+    """
     if isinstance(row, str):
         report.skip(row)
         return None
@@ -203,7 +232,7 @@ def _document(table: TableText, row: Any, report: ReadReport) -> str | None:
 
 
 def _clean(value: Any, report: ReadReport) -> str | Rejected:
-    """Returns a value as a stripped text; null is the empty text."""
+    """Returns a value of a table as a stripped text, "" for null, or why it cannot be read."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -218,16 +247,20 @@ def _clean(value: Any, report: ReadReport) -> str | Rejected:
 
 
 def table_languages(path: Path, column: str) -> list[str]:
-    """Returns the canonical tags of the languages in a column, sorted; reads it in all rows.
+    """Returns the canonical tags of the languages in a column, sorted.
+
+    The column is read in all rows; values that are no language are ignored.
 
     Raises:
-        DataError: The file is damaged, lacks the column, or has no language code in it.
+        DataError: The file is damaged or lacks the column, or the column has no language code, or
+            too many languages to be a column of languages.
     """
     return list(_languages(path, column, path.stat().st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=4096)
 def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
+    """Returns what `table_languages` does; `version` keeps the cache from an old file."""
     tags: set[str] = set()
     other: str | None = None
     for row in _rows(path, [column], ReadReport()):
@@ -260,10 +293,14 @@ def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
 
 
 def pair_columns(path: Path, pair: tuple[str, str]) -> tuple[str, str]:
-    """Returns the columns of the texts of two languages, which are named after them.
+    """Returns the columns that are named after two languages: fields of `translation`, or columns.
+
+    Args:
+        path: The file.
+        pair: The two languages in any spelling.
 
     Raises:
-        DataError: The file is damaged, or lacks them.
+        DataError: The file is damaged, or lacks such columns.
     """
     names = column_names(path)
     for prefix in (f"{TRANSLATION}.", ""):
@@ -278,12 +315,12 @@ def pair_columns(path: Path, pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def _column_of(names: Sequence[str], prefix: str, code: str) -> str:
-    """Returns the column that is named after a language, exactly or in another spelling, or ""."""
+    """Returns the column `prefix` + language in any spelling, preferably that of `code`, or ""."""
     columns = [name for name in names if name.startswith(prefix)]
     if prefix + code in columns:
         return prefix + code
-    is_same = (name for name in columns if languages.same_language(name[len(prefix) :], code))
-    return next(is_same, "")
+    matching = (name for name in columns if languages.same_language(name[len(prefix) :], code))
+    return next(matching, "")
 
 
 def table_units(
@@ -298,7 +335,8 @@ def table_units(
 
     Args:
         path: The file.
-        report: Collects the number of removed control characters.
+        report: Collects the number of removed control characters; for a Parquet file also the rows
+            that do not satisfy `where`, which give no item.
         columns: Columns of the first and the second text.
         scores: Column of the pairs' scores; not read without `min_score`.
         min_score: Pairs with a lower score are skipped.
@@ -307,8 +345,10 @@ def table_units(
     Raises:
         DataError: The file is missing or damaged, or lacks a column.
     """
-    more = [] if scores is None or min_score is None else [scores]
-    for row in _rows(path, [*columns, *more], report, where):
+    needed = list(columns)
+    if scores is not None and min_score is not None:
+        needed.append(scores)
+    for row in _rows(path, needed, report, where):
         if isinstance(row, str):
             yield row
             continue
@@ -318,11 +358,13 @@ def table_units(
         elif not (first and second):
             yield "empty side"
         else:
-            pair = first.replace("\n", " "), second.replace("\n", " ")
-            low = "" if min_score is None or scores is None else _low(row[2], min_score)
-            yield low or pair
+            problem = ""
+            if scores is not None and min_score is not None:
+                problem = _score_problem(row[2], min_score)
+            yield problem or (first.replace("\n", " "), second.replace("\n", " "))
 
 
-def _low(value: Any, least: float) -> str:
+def _score_problem(value: Any, least: float) -> str:
+    """Returns why a pair with a score is skipped; "" if it is read."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     return pair_scores.reason(text, least)
