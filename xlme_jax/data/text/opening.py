@@ -23,7 +23,7 @@ from xlme_jax.data.text.decompression import DataError, read_blocks
 MARKS = "byte order marks removed"
 CR_LINES = "carriage returns taken as line ends"
 
-# The first that fits counts: UTF-32's little-endian mark begins with that of UTF-16.
+# The first mark that fits counts: UTF-32's little-endian mark begins with UTF-16's.
 _OTHER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -34,10 +34,11 @@ _OTHER_MARKS = {
 _HEAD_BYTES, _LEAST_NULS, _NUL_SHARE = 1 << 12, 3, 0.05
 # Bytes from a lone CR on in which LFs are looked for.
 _PROBED_BYTES = 1 << 20
-# From this ratio of lone CRs to LFs on, the CRs of a file are not inside its lines.
+# If CRs without an LF are so many times as many as LFs, they end lines and are not inside of lines.
 _MANY = 10
 _DECLARED = re.compile(rb"\s*<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)")
-# The look-behind and the possessive quantifier make its time linear in runs of CRs.
+# CRs before an LF. The look-behind and the possessive quantifier keep the time linear in the length
+# of a run of CRs.
 _LINE_FEED = re.compile(rb"(?<!\r)\r++\n")
 
 
@@ -69,7 +70,7 @@ def read_any_text(path: str | Path, max_bytes: int) -> str:
     """Returns the whole text of a file in UTF-8, UTF-16, or the encoding that XML declares.
 
     Raises:
-        DataError: As `read_text`; or the text is not in its encoding.
+        DataError: See `read_text`; or the text is not in the encoding that it declares.
     """
     start = next(iter(read_blocks(path)), b"")
     declared = _DECLARED.match(start.removeprefix(codecs.BOM_UTF8))
@@ -86,6 +87,7 @@ def read_any_text(path: str | Path, max_bytes: int) -> str:
 
 
 def _joined(blocks: Iterable[bytes], name: str, max_bytes: int | None) -> bytes:
+    """Returns the bytes of all blocks; raises DataError if they are more than `max_bytes`."""
     content = bytearray()
     for block in blocks:
         content += block
@@ -101,9 +103,10 @@ def text_blocks(
 ) -> Iterator[bytes]:
     r"""Streams text without its byte order mark, whose lines end with "\n" alone.
 
-    The first line end tells what a file is. If it is an LF or CRLF, LF ends lines, and other CRs
-    stay inside their lines. If it is a CR, and no LF follows within a mebibyte, CR ends lines. CRs
-    before an LF, and one at the end of the text, are part of a line end.
+    The first line end tells what ends lines. If it is an LF or CRLF, LF does, and other CRs stay
+    inside their lines. If it is a CR, the next mebibyte tells: CR ends lines if there is no LF, or
+    only an LF as the last byte and many CRs; LF ends lines if CRs are few, up to ten for each LF.
+    CRs before an LF, and those at the end of the text, are part of a line end.
 
     Args:
         blocks: Decompressed bytes, from `read_blocks` or `decompressed_blocks`.
@@ -134,7 +137,11 @@ def text_blocks(
 
 
 def _without_marks(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -> Iterator[bytes]:
-    """Removes the byte order mark, or several; refuses what is not UTF-8 by its first bytes."""
+    """Yields text without the byte order marks that it begins with, which are counted.
+
+    Raises:
+        DataError: By its first bytes, the text is UTF-16 or UTF-32.
+    """
     blocks = iter(blocks)
     start = b""
     while len(start) < _HEAD_BYTES and (block := next(blocks, b"")):
@@ -142,7 +149,7 @@ def _without_marks(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -
     for mark, encoding in _OTHER_MARKS.items():
         if start.startswith(mark):
             _raise_encoding(name, encoding, encoding)
-    # Its NULs could be taken for control characters.
+    # As UTF-8, it would be read with its NULs as control characters, which are removed.
     if b"\0" in start[:_HEAD_BYTES] and (encoding := utf16_of(start)):
         _raise_encoding(name, "UTF-16", encoding)
     while start.startswith(codecs.BOM_UTF8):
@@ -154,7 +161,11 @@ def _without_marks(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -
 
 
 def utf16_of(start: bytes) -> str:
-    """Returns UTF-16's kind if text begins with its mark, or has its NULs; else ""."""
+    """Returns the name of UTF-16 as an encoding if text begins like UTF-16, else "".
+
+    The name is "UTF-16" if there is a byte order mark. Without one, the NULs in ASCII characters
+    tell "UTF-16LE" or "UTF-16BE".
+    """
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "UTF-16"
     head = start[: min(len(start), _HEAD_BYTES) // 2 * 2]
@@ -162,15 +173,16 @@ def utf16_of(start: bytes) -> str:
     for high, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
         is_ascii, low = units[:, high] == 0, units[:, 1 - high]
         ends_line = np.isin(low, np.frombuffer(b"\r\n", np.uint8))
-        # Line ends of bytes are at odd places too. Gurmukhi and Gujarati have this byte throughout,
-        # beside that of ASCII, dandas and quotation marks.
-        other = units[:, high] == ord("\n")
+        # A text of single bytes has line ends at odd places too, which read as high bytes 0x0A. In
+        # UTF-16 this is the high byte of Gurmukhi and Gujarati only. Their text has no other ones
+        # than 0x0A, 0x00 (ASCII), 0x09 (dandas) and 0x20 (quotation marks).
+        has_high_feed = units[:, high] == ord("\n")
         is_indic = np.mean(np.isin(units[:, high], (0x00, 0x09, 0x0A, 0x20))) > 0.9
         if (
             is_ascii.sum() >= max(_LEAST_NULS, _NUL_SHARE * len(head))
             and np.mean(low == 0) <= _NUL_SHARE
             and (not ends_line.any() or np.mean(is_ascii[ends_line]) > 0.5)
-            and (is_indic or other.sum() <= 0.1 * ends_line.sum())
+            and (is_indic or has_high_feed.sum() <= 0.1 * ends_line.sum())
             # A few stray NULs prove nothing in a short file.
             and (len(head) >= 400 or len(np.unique(units[:, high])) <= 2)
         ):
@@ -183,7 +195,7 @@ def _raise_encoding(name: str, what: str, encoding: str) -> NoReturn:
 
 
 def _probed(first: bytes, blocks: Iterator[bytes]) -> list[bytes]:
-    """Returns the blocks from `first` on, about a mebibyte of them."""
+    """Returns a list of `first` and the next blocks, up to a mebibyte or slightly more."""
     probe, size = [first], len(first)
     while size < _PROBED_BYTES and (block := next(blocks, b"")):
         probe.append(block)
@@ -192,7 +204,15 @@ def _probed(first: bytes, blocks: Iterator[bytes]) -> list[bytes]:
 
 
 def _ends_with_cr(probe: bytes, name: str) -> bool:
-    """Returns whether the lines of a text end with CR, by its part from a first CR on."""
+    """Returns whether the lines of a text end with CR.
+
+    Args:
+        probe: About a mebibyte of the text, from the first CR on.
+        name: Name of the text, for errors.
+
+    Raises:
+        DataError: CRs and LFs both seem to end lines.
+    """
     unified = _LINE_FEED.sub(b"\n", probe)
     feeds, returns = unified.count(b"\n"), unified.count(b"\r")
     if not feeds:
@@ -213,27 +233,31 @@ def _raise_mixed(name: str, line: int) -> NoReturn:
 
 
 def _from_cr(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -> Iterator[bytes]:
-    """Yields text whose lines end with CR; an LF may only be its last byte."""
-    lines, final, last = 0, False, b""
+    """Yields a text whose lines end with CR, with LF as line end.
+
+    Raises:
+        DataError: An LF is not the last byte of the text.
+    """
+    lines, has_feed, last = 0, False, b""
     for block in filter(None, blocks):
         feed = block.find(b"\n")
-        if final or 0 <= feed < len(block) - 1:
-            before = 0 if final else block.count(b"\r", 0, feed)
+        if has_feed or 0 <= feed < len(block) - 1:
+            before = 0 if has_feed else block.count(b"\r", 0, feed)
             _raise_mixed(name, lines + before + 1)
-        final = feed >= 0
+        has_feed = feed >= 0
         block = block.removesuffix(b"\n")
         returns = block.count(b"\r")
         lines += returns
         repaired[CR_LINES] += returns
         last = block[-1:] or last
         yield block.replace(b"\r", b"\n")
-    if final and last != b"\r":
+    if has_feed and last != b"\r":
         yield b"\n"
 
 
 def _from_lf(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields text whose lines end with LF, without the CRs before it."""
-    held = b""  # CRs that the next block may end with an LF.
+    """Yields a text whose lines end with LF, without the CRs before an LF."""
+    held = b""  # CRs at the end of a block; an LF may follow in the next one.
     for block in blocks:
         if not held and b"\r" not in block:
             yield block
@@ -241,6 +265,7 @@ def _from_lf(blocks: Iterable[bytes]) -> Iterator[bytes]:
         block = held + block
         body = block.rstrip(b"\r")
         held = block[len(body) :]
+        # So long a run of CRs is yielded as it is, to bound memory.
         if len(held) > _PROBED_BYTES:
             body, held = block, b""
         body = body.replace(b"\r\n", b"\n")
@@ -250,7 +275,7 @@ def _from_lf(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def is_utf8(text: str) -> bool:
-    """Returns whether a string can be encoded; outside text may have lone surrogates."""
+    """Returns whether a string can be encoded, which lone surrogates in outside text prevent."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -16,7 +16,7 @@ from xlme_jax.data.text.decompression import DataError, read_blocks, shown
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, byte_lines
 from xlme_jax.storage.sealed_json import parse
 
-# Longer rows are skipped; in CSV files they are errors, as a quote is not closed.
+# Longer rows are skipped. In CSV files a longer line is an error, because a quote is not closed.
 MAX_ROW_BYTES = 1 << 24
 # Rows after which a file without one good row is given up.
 _PROBED_ROWS = 1000
@@ -29,7 +29,7 @@ _Cells = Iterator[Sequence[str | bytes] | str]
 
 
 def numbered_rows(path: Path, report: ReadReport) -> Rows:
-    """Yields the text of each line `number<TAB>text`, or why it is skipped."""
+    """Yields the text of each line `number<TAB>text`, or the reason why the line is skipped."""
     for line in aligned_lines(read_blocks(path), str(path), report):
         if not isinstance(line, str):
             yield line.value
@@ -56,7 +56,8 @@ def json_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
     """Yields the values of keys, line by line.
 
     Raises:
-        DataError: The file is damaged, the first lines are not JSON objects, or none has the keys.
+        DataError: The file is damaged, none of the first lines is a JSON object, or none of the
+            first objects has all keys.
     """
     complete_rows, names = 0, dict[str, None]()
     for number, row in enumerate(_json_objects(path, report), 1):
@@ -79,6 +80,11 @@ def json_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
 
 
 def _json_objects(path: Path, report: ReadReport) -> Iterator[dict[str, Any] | str]:
+    """Yields the object in each line that is not empty, or the reason why the line is skipped.
+
+    Raises:
+        DataError: The file is damaged, or none of the first lines is an object.
+    """
     objects = number = 0
     for line in aligned_lines(read_blocks(path), str(path), report, MAX_ROW_BYTES):
         if not isinstance(line, str):
@@ -98,6 +104,7 @@ def _json_objects(path: Path, report: ReadReport) -> Iterator[dict[str, Any] | s
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
+    """Returns the JSON object in a line, or None."""
     try:
         row = parse(line)
     except ValueError:
@@ -106,6 +113,7 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def _keys(row: dict[str, Any]) -> Iterator[str]:
+    """Yields the keys of an object; a key of an inner object is `key.key`."""
     for key, value in row.items():
         if isinstance(value, dict):
             yield from (f"{key}.{inner}" for inner in value)
@@ -114,6 +122,7 @@ def _keys(row: dict[str, Any]) -> Iterator[str]:
 
 
 def _value(row: dict[str, Any], column: str) -> Any:
+    """Returns the value of a key, or of a key in an inner object; `_ABSENT` if there is none."""
     if column in row:
         return row[column]
     key, _, inner = column.partition(".")
@@ -127,12 +136,12 @@ def _value(row: dict[str, Any], column: str) -> Any:
 
 
 def csv_names(path: Path) -> list[str]:
-    """Returns the columns of a CSV file."""
+    """Returns the columns of a CSV file; raises DataError if the first line is unreadable."""
     return _header(path, _csv_cells(path, ReadReport()))
 
 
 def csv_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
-    """Yields the values of columns of a CSV file.
+    """Returns an iterator over the values of columns of a CSV file, row by row.
 
     Raises:
         DataError: The file is damaged, a quoted field does not end, or a column is missing.
@@ -141,12 +150,12 @@ def csv_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
 
 
 def tsv_names(path: Path) -> list[str]:
-    """Returns the columns of a TSV file."""
+    """Returns the columns of a TSV file; raises DataError if the first line is unreadable."""
     return _header(path, _tsv_cells(path, ReadReport()))
 
 
 def tsv_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
-    """Yields the values of columns of a TSV file.
+    """Returns an iterator over the values of columns of a TSV file, row by row.
 
     Raises:
         DataError: The file is damaged, or a column is missing.
@@ -155,6 +164,7 @@ def tsv_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
 
 
 def _tsv_cells(path: Path, report: ReadReport) -> _Cells:
+    """Yields the fields of each line that is not empty, or the reason why the line is skipped."""
     for line in aligned_lines(read_blocks(path), str(path), report, MAX_ROW_BYTES):
         if not isinstance(line, str):
             yield line.value
@@ -163,7 +173,13 @@ def _tsv_cells(path: Path, report: ReadReport) -> _Cells:
 
 
 def _csv_cells(path: Path, report: ReadReport) -> _Cells:
-    """Yields the fields of each row as bytes, so that invalid UTF-8 affects its field alone."""
+    """Yields the fields of each row, or the reason why the row is skipped.
+
+    Fields are bytes, so that invalid UTF-8 makes only its own field unusable.
+
+    Raises:
+        DataError: The file is damaged, or a quoted field does not end.
+    """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
     reader = csv.reader(_csv_lines(path, report), strict=True)
     while True:
@@ -185,7 +201,13 @@ def _csv_cells(path: Path, report: ReadReport) -> _Cells:
 
 
 def _csv_lines(path: Path, report: ReadReport) -> Iterator[str]:
-    """Yields lines with a character for each byte; only ASCII matters to the structure."""
+    """Yields lines with a character for each byte (Latin-1), as `csv` reads no bytes.
+
+    All characters that `csv` interprets are ASCII. CRs inside of lines become spaces.
+
+    Raises:
+        DataError: A line is too long.
+    """
     lines = byte_lines(read_blocks(path), str(path), report, MAX_ROW_BYTES)
     for number, line in enumerate(lines, 1):
         if not isinstance(line, bytes):
@@ -198,7 +220,11 @@ def _csv_lines(path: Path, report: ReadReport) -> Iterator[str]:
 
 
 def _header(path: Path, rows: _Cells) -> list[str]:
-    """Returns the names in the first row, and leaves `rows` at the second."""
+    """Returns the names in the first of `rows`, which it consumes.
+
+    Raises:
+        DataError: There is no row, or the first is unreadable.
+    """
     row = next(rows, None)
     if row is None or isinstance(row, str):
         why = "empty" if row is None else f"unreadable first line ({row})"
@@ -208,6 +234,16 @@ def _header(path: Path, rows: _Cells) -> list[str]:
 
 
 def _selected(path: Path, rows: _Cells, columns: Sequence[str]) -> Rows:
+    """Yields the values of columns, or the reason why a row is skipped.
+
+    Args:
+        path: The file, for errors.
+        rows: All rows, beginning with the names of the columns.
+        columns: Names of the columns to yield.
+
+    Raises:
+        DataError: A column is missing, or several have its name.
+    """
     names = _header(path, rows)
     for column in columns:
         if column not in names:

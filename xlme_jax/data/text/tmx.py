@@ -70,7 +70,13 @@ def tmx_pairs(
 
 
 def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator[bytes]:
-    """Recodes to UTF-8 by byte order mark or declaration; replaces invalid bytes by U+FFFD."""
+    """Yields text in UTF-8, from the encoding that its byte order mark or declaration names.
+
+    Invalid bytes become U+FFFD, and control characters that XML forbids are removed and counted.
+
+    Raises:
+        DataError: The file is empty, or its encoding is unknown.
+    """
     blocks = iter(blocks)
     start = b""
     while len(start) < _DECLARATION_BYTES and (block := next(blocks, b"")):
@@ -86,6 +92,11 @@ def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator
 
 
 def _encoding(start: bytes, name: str) -> str:
+    """Returns the name of Python's codec for a file that begins with `start`.
+
+    Raises:
+        DataError: The declared encoding is unknown, or does not contain ASCII.
+    """
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     for first, encoding in ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be")):
@@ -95,15 +106,16 @@ def _encoding(start: bytes, name: str) -> str:
     encoding = declared[1].decode() if declared else "utf-8"
     try:
         known = codecs.lookup(encoding).name
-        # Rejects codecs that are not text encodings: zlib, string escapes, domain names.
+        # Codecs that are not text encodings (zlib, string escapes, domain names) fail on `_ASCII`,
+        # or change it.
         decoded = {
             _ASCII.decode(encoding),
             codecs.getincrementaldecoder(encoding)("replace").decode(_ASCII, True),
         }
-        unfit = decoded != {_ASCII.decode("ascii")}
+        is_unfit = decoded != {_ASCII.decode("ascii")}
     except (LookupError, ValueError):
-        unfit = True
-    if unfit:
+        is_unfit = True
+    if is_unfit:
         raise DataError(
             f"{name}: unknown encoding {shown(encoding)!r}; convert the file to UTF-8 with iconv"
         )
@@ -112,13 +124,13 @@ def _encoding(start: bytes, name: str) -> str:
 
 @dataclass(slots=True)
 class _Segment:
-    """A segment in one of the two languages that is being read.
+    """The segment that is being read, in one of the two languages.
 
     Attributes:
-        side: Index of its language in the pair, 0 or 1.
-        parts: Its text so far, up to the maximum length.
-        size: Its length so far in characters.
-        codes: Number of open elements with formatting codes.
+        side: Index of the segment's language in the pair, 0 or 1.
+        parts: Text so far, up to the maximum length.
+        size: Length so far in characters, beyond the maximum too.
+        codes: Number of open elements with formatting codes, whose text is not read.
     """
 
     side: int
@@ -145,7 +157,7 @@ class _Units:
         self._depth = 0
 
     def take(self) -> Iterator[tuple[str, str]]:
-        """Yields and counts the complete pairs."""
+        """Yields and counts the pairs that were completed since the last call."""
         pairs, self._pairs = self._pairs, []
         for pair in pairs:
             self._report.read += 1
@@ -170,6 +182,7 @@ class _Units:
         )
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """Handles the start of an element; raises DataError if elements are nested too deeply."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise DataError(
@@ -186,6 +199,7 @@ class _Units:
             self._segment.codes += 1
 
     def end(self, tag: str) -> None:
+        """Handles the end of an element."""
         self._depth -= 1
         segment = self._segment
         if tag in _CODES and segment is not None:
@@ -200,6 +214,7 @@ class _Units:
             self._end_unit()
 
     def characters(self, data: str) -> None:
+        """Adds text to the segment that is being read, if there is one."""
         segment = self._segment
         if segment is None or segment.codes:
             return
@@ -208,18 +223,23 @@ class _Units:
             segment.parts.append(data)
 
     def _clean(self, text: str) -> str:
+        """Returns a text without control characters, with one space for each run of white space."""
         text, count = _REFERENCED.subn("", text)
         self._report.repair("control characters removed", count)
         return " ".join(text.split())
 
     def skipped_entity(self, entity: str, is_parameter_entity: bool) -> None:
-        """Resolves entities of DTDs, which are not loaded, as HTML entities."""
+        """Adds the text of an entity that the file does not declare, as if it were one of HTML.
+
+        DTDs, which may declare it, are not loaded.
+        """
         if not is_parameter_entity:
             self.characters(unescape(f"&{entity};"))
 
     def doctype(
         self, _name: str, _system: str | None, _public: str | None, has_internal_subset: bool
     ) -> None:
+        """Raises DataError for a DTD inside the file."""
         if has_internal_subset:
             raise DataError(
                 f"{self._name}: has an internal DTD, refused because it can declare entities; "
@@ -227,14 +247,16 @@ class _Units:
             )
 
     def entity_declaration(self, entity: str, *_: object) -> None:
+        """Raises DataError."""
         raise DataError(
             f"{self._name}: entity declarations are refused; remove that of {shown(entity)!r}"
         )
 
     def _side_of(self, code: str) -> int | None:
-        """Returns the side of a segment in this language, or None.
+        """Returns the index of a segment's language in the pair, or None if it is not to be read.
 
-        The language without a region takes precedence (`pt` before `pt-BR`), and the first wins.
+        Of several segments of a unit in one language, the first without a region is read (`pt`
+        before `pt-BR`), else the first.
         """
         if len(self.languages) < 100:
             self.languages.add(shown(code))
@@ -250,6 +272,7 @@ class _Units:
         return side
 
     def _end_unit(self) -> None:
+        """Adds the pair of the current unit, or counts why the unit is skipped."""
         texts, self._texts = self._texts, {}
         if len(texts) < 2:
             self._report.skip("missing language")
