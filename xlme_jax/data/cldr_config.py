@@ -1,6 +1,6 @@
 """The configuration of the embedded corpus (`data.cldr`), which every run on it has.
 
-Apart from the corpus, because training reads prepared data and writes no phrases.
+It is in a module of its own, because training reads prepared data and writes no phrases.
 """
 
 from __future__ import annotations

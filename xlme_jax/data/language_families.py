@@ -13,6 +13,7 @@ from xlme_jax.data import languages
 
 
 def _rows() -> list[dict[str, str]]:
+    """Returns the rows of the table of families: family, XTREME's languages, other languages."""
     text = Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
     lines = (line for line in text.splitlines() if not line.startswith("#"))
     return list(csv.DictReader(lines, delimiter="\t", restval=""))
@@ -31,7 +32,7 @@ _FAMILY = {
 
 
 def by_family(languages: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Returns {family: its languages}, sorted; "other" has those that are not listed here."""
+    """Returns {family: languages}, sorted; "other" has the languages that are not listed here."""
     members: dict[str, list[str]] = {}
     for language in languages:
         members.setdefault(family(language) or "other", []).append(language)
@@ -39,6 +40,6 @@ def by_family(languages: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def family(language: str) -> str:
-    """Returns the family of a language (`zh-Hans`: that of zh), or "" if it is not listed here."""
+    """Returns the family of a language in any script, or "" if the language is not listed here."""
     known = languages.find(language)
     return _FAMILY.get(language if known is None else known.code, "")

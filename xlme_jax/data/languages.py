@@ -34,7 +34,7 @@ XLMR: tuple[str, ...] = tuple(_XLMR_TAGS.split())
 """Tags of XLM-R's 100 languages (Conneau et al., 2020, Table 6). CC-100 spells zh as zh-Hans."""
 _XLMR_CODES = frozenset(XLMR)
 
-# Codes that several languages share, in the order of this project: XLM-R's code, where it has one.
+# {code: the code that this project uses for the language}: XLM-R's code, if XLM-R has the language.
 _PREFERRED = {
     "nb": "no",
     "nob": "no",
@@ -70,12 +70,13 @@ _SCRIPT_WORDS = {
     "rom": "Latn",
     "zaw": "Qaag",
 }
-# Scripts that a language's text has in some corpora, as the one that CLDR gives for the language.
+# {(language, script in some corpora): the script that CLDR has for the same text}.
 _SAME_SCRIPT = {
     ("ja", "Hrkt"): "Jpan",
     ("ko", "Hang"): "Kore",
     ("zh", "Hani"): "Hans",
 }
+# {variant of a script: the script}.
 _STYLES = {"Aran": "Arab", "Cyrs": "Cyrl", "Latf": "Latn", "Latg": "Latn", "Syre": "Syrc"}
 _XLMR_SPELLING = {"my-Qaag": "my_zaw"} | {
     f"{code}-Latn": f"{code}_rom" for code in ("bn", "hi", "ta", "te", "ur")
@@ -91,7 +92,7 @@ class Language:
 
     Attributes:
       tag: The canonical tag, such as "sw", "sr-Latn" or "zh-Hant".
-      code: Its ISO 639 code without script, of two letters if it has one.
+      code: ISO 639 code without script, of two letters if the language has such a code.
       script: ISO 15924 code; "Zzzz" if CLDR knows none.
       name: English name, with the script if it is not the default.
     """
@@ -104,7 +105,7 @@ class Language:
 
 @functools.lru_cache(maxsize=1 << 14)
 def find(code: str) -> Language | None:
-    """Returns the language of a code in any spelling, or None if it is none.
+    """Returns the language of a code in any spelling, or None if the code is no language.
 
     A spelling is a code of ISO 639, followed by a script, region, variant or dialect, with "-", "_"
     or "@" between them, in either case: `swh_Latn`, `pt_br`, `ca@valencia`, `zh-min-nan`, `iw`.
@@ -117,7 +118,7 @@ def find(code: str) -> Language | None:
         return None
     script = region = ""
     for number, part in enumerate(parts[1:], 1):
-        if part == "x":  # The rest is private use, which says nothing that we know.
+        if part == "x":  # The parts behind it are for private use, and have no common meaning.
             break
         if not script and (named := _script_of(part)):
             script = named
@@ -138,8 +139,8 @@ def is_language(code: str) -> bool:
 def canonical(code: str) -> str:
     """Returns the one tag of a language: `swh_Latn`, `swa` and `sw-KE` are "sw".
 
-    It is XLM-R's code where XLM-R has the language, else that of ISO 639-1, else of ISO 639-3. A
-    script that is not the language's default follows as in BCP 47: "sr-Latn".
+    The tag is XLM-R's code where XLM-R has the language, else the code of ISO 639-1, else the code
+    of ISO 639-3. A script that is not the language's default follows as in BCP 47: "sr-Latn".
 
     Raises:
       ValueError: The code is not a language; names the nearest ones.
@@ -158,7 +159,7 @@ def same_language(code: str, other: str) -> bool:
 
 
 def tag_or_code(code: str) -> str:
-    """Returns the canonical tag, or the code as it is if it is not a language."""
+    """Returns the canonical tag of a code, or the code unchanged if it is no language."""
     if code in _XLMR_CODES:
         return code
     language = find(code)
@@ -166,17 +167,18 @@ def tag_or_code(code: str) -> str:
 
 
 def spelled_as(codes: Iterable[str], available: Iterable[str]) -> tuple[str, ...]:
-    """Returns the codes in the spelling that `available` has for the same language, if any."""
+    """Returns the codes, each in the spelling that `available` has for its language, if any."""
     by_tag = {tag_or_code(code): code for code in available}
     return tuple(by_tag.get(tag_or_code(code), code) for code in codes)
 
 
 def distinct_tags(codes: Iterable[str]) -> dict[str, str]:
-    """Returns a tag for each code of one set of files, so that no two have the same.
+    """Returns {code: tag} for the codes of one set of files, so that no two have the same tag.
 
-    It is the canonical tag, except where several codes are one language: then the shortest has it,
-    and the others add what tells them apart: of `eng`, `eng-GB` and `eng_US`, "en", "en-GB" and
-    "en-US", of `apc_Arab` and `ajp_Arab`, "apc" and "apc-x-ajp". `find` knows these too.
+    The tag is the canonical one, except where several codes are one language: then the shortest
+    code has the canonical tag, and the tags of the others add what tells them apart. `eng`,
+    `eng-GB` and `eng_US` give "en", "en-GB" and "en-US"; `apc_Arab` and `ajp_Arab` give "apc" and
+    "apc-x-ajp". `find` knows these tags too.
 
     Args:
       codes: Languages in any spelling, all different.
@@ -198,7 +200,7 @@ def distinct_tags(codes: Iterable[str]) -> dict[str, str]:
 
 
 def _by_length(code: str) -> tuple[int, bool, str]:
-    """Returns a key by which codes without a region, and of ISO 639 itself, come first."""
+    """Returns a sort key: codes of few parts first, then those with the canonical ISO 639 code."""
     parts, language = _parts(code), find(code)
     return len(parts), language is not None and parts[0] != language.code, code
 
@@ -210,9 +212,10 @@ def script(code: str) -> str:
 
 
 def scripts_in_use(code: str) -> frozenset[str]:
-    """Returns the scripts that CLDR's locales have for a language; its own alone if it is named.
+    """Returns the scripts that CLDR's locales have for a language.
 
-    Empty if CLDR has no locale of the language: then too little is known of how it is written.
+    If the code names another script than the default, returns this script alone. Returns an empty
+    set if CLDR has no locale of the language: then too little is known of how it is written.
     """
     language = find(code)
     if language is None or language.code not in _scripts_of_locales():
@@ -249,7 +252,7 @@ def nearest_text(code: str) -> str:
 
 # --- Names of files and folders ---
 
-# Names of parts of corpora, and of what lies beside them, that are languages of ISO 639-3 too.
+# Names of parts of corpora, and of files beside corpora, that are codes of ISO 639-3 too.
 _PARTS_OF_CORPORA = """
     ali all bak bin bpe clf cls cnt con csv dat dep dev dic dir doc dtd dup err ext ids idx inp
     key lab lbl lem len lex lid log lst map mdl mix mod neu nmt not num old one org out pho pic
@@ -258,43 +261,48 @@ _PARTS_OF_CORPORA = """
     xml yml
 """
 _WORDS = frozenset(_PARTS_OF_CORPORA.split())
-# Languages of CLDR that are usual suffixes of files too.
+# Codes of languages in CLDR that are usual suffixes of files too.
 _SUFFIXES = frozenset(
     ("aln", "arc", "asc", "ext", "in", "mid", "mo", "new", "sam", "sco", "sh", "vec")
 )
-# So many other codes of three letters show that a folder is named by ISO 639-3.
+# If a folder has so many names that are undoubted codes of three letters, its files are named by
+# ISO 639-3, and doubtful names are codes too.
 _ENOUGH = 10
 
 
 def tags_of_names(names: Iterable[str]) -> dict[str, str]:
-    """Returns which of the names of one folder are languages, and their canonical tags.
+    """Returns {name: canonical tag} of the names in one folder that are languages.
 
-    For names that stand alone: `sw` of `sw.txt` or of a folder `sw/`, in lower case. A word such as
-    `dev`, `raw` or `src` is a language with a script (`src_Latn`), or among ten or more other codes
-    of three letters.
+    The names stand alone, as `sw` of `sw.txt` or of a folder `sw/` does, and begin in lower case. A
+    word such as `dev`, `raw` or `src` is a language only with a script (`src_Latn`), or among ten
+    or more other codes of three letters.
     """
     return _tags(names, _WORDS)
 
 
 def tags_of_suffixes(suffixes: Iterable[str]) -> dict[str, str]:
-    """Returns which suffixes of files with one stem (`corpus.en`, `corpus.sw`) are languages.
+    """Returns {suffix: canonical tag} of the suffixes of one stem (`corpus.en`) that are languages.
 
-    As `tags_of_names`, but so is a code of three letters that CLDR has no name for, as nearly every
-    suffix of three letters is in ISO 639-3.
+    The rules are those of `tags_of_names`, with further words (`vec`). A code of three letters that
+    CLDR has no name for is treated as such a word, because nearly every suffix of three letters is
+    in ISO 639-3.
     """
     return _tags(suffixes, _WORDS | _SUFFIXES, only_known=True)
 
 
 def tag_of_half(name: str) -> str | None:
     """Returns the canonical tag of one half of a pair's name (`en` of `en-sw`), or None."""
-    # Bashkir is in pairs of Tatoeba; other words, as in `raw-tok`, are no languages.
+    # "bak" is among the words because of backups, but Tatoeba has pairs with Bashkir (bak).
     is_word = name in _WORDS and name != "bak"
-    language = find(name) if name[:2].islower() and not is_word else None
+    # `find` ignores case, but in names of files a code begins in lower case.
+    if is_word or not name[:2].islower():
+        return None
+    language = find(name)
     return None if language is None else language.tag
 
 
 def why_not(name: str) -> str:
-    """Returns why a name is not taken for a language, and what would make it one; "" if it is."""
+    """Returns why a name is not taken for a language, and how to write it; "" if it is taken."""
     language = find(name)
     if language is None:
         return f"{name!r} is not a language{nearest_text(name)}"
@@ -309,9 +317,10 @@ def why_not(name: str) -> str:
 
 
 def is_pair(name: str) -> bool:
-    """Returns whether a name such as `en-ca` is rather two languages than one as in a region.
+    """Returns whether a name such as `en-ca` is two languages rather than a language in a region.
 
-    `en_CA` is English as in Canada; `pt-br` and `zh-tw` are no pairs that corpora have.
+    `en_CA` is English in Canada. `pt-br` and `zh-tw` could be pairs with Breton and Twi, but no
+    corpus has them, so these names are languages in a region.
     """
     halves = name.split("-")
     return (
@@ -323,6 +332,13 @@ def is_pair(name: str) -> bool:
 
 
 def _tags(names: Iterable[str], words: Collection[str], only_known: bool = False) -> dict[str, str]:
+    """Returns {name: canonical tag} of the names that are languages; see `tags_of_names`.
+
+    Args:
+      names: Names in one folder.
+      words: Names that are doubtful though they are codes.
+      only_known: Whether codes of three letters that CLDR has no name for are doubtful too.
+    """
     languages = {name: find(name) for name in names if name[:2].islower() and not is_pair(name)}
     tags = {name: language for name, language in languages.items() if language is not None}
 
@@ -342,7 +358,10 @@ def _tags(names: Iterable[str], words: Collection[str], only_known: bool = False
 
 
 def _parts(code: str) -> list[str]:
-    """Returns the parts of a code in lower case, Wikipedia's codes resolved; [] if it is none."""
+    """Returns the parts of a code in lower case; [] if a part cannot be one.
+
+    A code of a Wikipedia edition is replaced by the language that it stands for.
+    """
     parts = re.split("[-_@]", code.lower())
     parts = _WIKIPEDIA.get("-".join(parts), "-".join(parts)).split("-")
     return parts if all(map(_PART.fullmatch, parts)) else []
@@ -362,6 +381,7 @@ def _iso_table() -> dict[str, iso639.Language]:
 
 
 def _cldr(table: Literal["language_aliases", "likely_subtags"]) -> Mapping[str, str]:
+    """Returns a table of CLDR: {code: locale that replaces it}, or {locale: the same in full}."""
     from babel.core import get_global
 
     return get_global(table)
@@ -385,7 +405,7 @@ def _codes_of_names() -> dict[str, str]:
 
 @functools.cache
 def _scripts_of_locales() -> dict[str, frozenset[str]]:
-    """Returns {code: scripts of its locales, those of its regions included}."""
+    """Returns {code: scripts of the language in CLDR's locales, also in those of regions}."""
     from babel.localedata import locale_identifiers
 
     identifiers = locale_identifiers()
@@ -399,7 +419,7 @@ def _scripts_of_locales() -> dict[str, frozenset[str]]:
 
 
 def _primary(code: str) -> str | None:
-    """Returns the canonical code of a language without script, or None."""
+    """Returns the canonical code of a language, without script, or None if `code` is none."""
     if code in _PREFERRED or code in _GROUPS:
         return _PREFERRED.get(code, code)
     row = _iso_table().get(code)
@@ -416,13 +436,20 @@ def _primary(code: str) -> str | None:
 
 
 def _script_of(part: str) -> str:
-    """Returns the script that a part of a code names, or ""."""
+    """Returns the ISO 15924 code of the script that a part of a code names, or ""."""
     name = _SCRIPT_WORDS.get(part, part.title() if len(part) == 4 else "")
     name = _STYLES.get(name, name)
     return name if name in _english().scripts else ""
 
 
 def _language(code: str, named_script: str, region: str) -> Language:
+    """Returns a language in the named script, else in the script usual in the region.
+
+    Args:
+      code: Canonical code of the language.
+      named_script: ISO 15924 code, or "".
+      region: Region in upper case, or "".
+    """
     default = _default_script(code)
     implied = _script_in(_cldr("likely_subtags").get(f"{code}_{region}", ""))
     # The languages that CLDR has no script for are mostly written in Latin, if at all.
@@ -439,7 +466,10 @@ def _language(code: str, named_script: str, region: str) -> Language:
 
 
 def _default_script(code: str) -> str:
-    """Returns the script of a language, else of its macrolanguage (prs: fas), else ""."""
+    """Returns the script that CLDR has for a language, else for its macrolanguage, else "".
+
+    The macrolanguage of prs (Dari) is fas (Persian).
+    """
     for table in ("likely_subtags", "language_aliases"):  # An alias: sh is sr_Latn.
         if name := _script_in(_cldr(table).get(code, "")):
             return name

@@ -10,22 +10,23 @@ from fontTools import unicodedata as properties
 
 from xlme_jax.data.vocabulary import MASK_PIECE, SPECIAL_PIECES, Vocabulary
 
-# ISO 15924's codes of several scripts, or of a variant, in those of Unicode's property.
+# {code of ISO 15924 for several scripts or for a variant: the scripts that Unicode distinguishes}.
 _JOINED = {
     "Hans": ("Hani",),
     "Hant": ("Hani",),
     "Jpan": ("Hani", "Hira", "Kana"),
     "Kore": ("Hang", "Hani"),
 }
-_SHARED = ("Zyyy", "Zinh")
+_SHARED = ("Zyyy", "Zinh")  # Unicode's "common" and "inherited": of all scripts.
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def in_scripts(vocabulary: Vocabulary, scripts: Sequence[str]) -> np.ndarray:
     """Returns which ids have no letter of another script: bool[ids].
 
-    Digits, punctuation and special tokens belong to all scripts. Of the bytes of byte fallback,
-    those beyond ASCII may spell any letter, and belong to none.
+    Digits, punctuation and special tokens belong to all scripts. Bytes of byte fallback belong to
+    the script of their ASCII character; bytes beyond ASCII may spell any letter, and belong to
+    none.
 
     Args:
       vocabulary: the vocabulary.
@@ -47,7 +48,7 @@ def in_scripts(vocabulary: Vocabulary, scripts: Sequence[str]) -> np.ndarray:
 
 
 def _scripts(piece: str) -> frozenset[str]:
-    """Returns the scripts of a piece's letters and marks; "" for a byte that may spell any."""
+    """Returns the scripts of a piece's letters and marks; {""} for a byte that may spell any."""
     if piece in (*SPECIAL_PIECES, MASK_PIECE):
         return frozenset()
     if byte := _BYTE.fullmatch(piece):

@@ -4,7 +4,7 @@ BOS_ID = 0
 PAD_ID = 1
 EOS_ID = 2
 UNK_ID = 3
-# No id, but the label of tokens that nothing is predicted of.
+# Not an id: the label of tokens for which nothing is predicted.
 IGNORED = -100
 
 

@@ -39,8 +39,8 @@ _MAX_SENTENCE_BYTES = 4192
 # Larger files are not vocabularies and are rejected before they are read.
 _MAX_MODEL_BYTES = 1 << 29
 _MAX_SIZE = 10_000_000
-# SentencePiece returns ids as lists of Python integers or, since 0.2.2, as arrays, which cost no
-# integers but per text as much as the integers of this many characters.
+# SentencePiece returns ids as lists of Python integers or, since 0.2.2, as arrays. To make an array
+# takes as long as to make the integers of a text of this many characters.
 _HAS_ARRAYS = hasattr(sentencepiece.SentencePieceProcessor, "EncodeAsNumpy")
 _CHARACTERS_WORTH_AN_ARRAY = 150
 # Characters that NMT-NFKC normalization maps to a space.
@@ -199,6 +199,7 @@ class Vocabulary:
           their sizes; 0 if any text of the example has no tokens.
         """
         ids, lengths = self._encode_columns(columns, threads, framed=True)
+        # `ids` is in the order of examples. ends[i, j] is where text j of example i ends.
         ends = lengths.T.cumsum().reshape(lengths.T.shape)
         ids[ends - 1] = EOS_ID
         ids[ends[:, 0] - lengths[0]] = BOS_ID
@@ -215,14 +216,20 @@ class Vocabulary:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encodes N examples of F texts.
 
+        Args:
+          columns: For each of the F features, N texts.
+          threads: Number of SentencePiece threads.
+          framed: Whether to leave places for special tokens: ``<s>`` before the first text of an
+            example and ``</s>`` behind each text. The ids in these places are undefined.
+
         Returns:
-          int32[sum of lengths], the ids of all texts, example by example, and int64[F, N], the
-          number of ids per text. If framed, both include places for `<s>` of the first text and
-          `</s>` of each.
+          ``(ids, lengths)``: int32[sum of lengths], the ids of all texts, example by example, and
+          int64[F, N], the number of ids per text, places included.
         """
         characters = sum(map(len, itertools.chain.from_iterable(columns)))
-        arrays = characters > _CHARACTERS_WORTH_AN_ARRAY * sum(map(len, columns)) and _HAS_ARRAYS
-        options: dict[str, Any] = {"return_type": "numpy"} if arrays else {}
+        are_long = characters > _CHARACTERS_WORTH_AN_ARRAY * sum(map(len, columns))
+        as_arrays = are_long and _HAS_ARRAYS
+        options: dict[str, Any] = {"return_type": "numpy"} if as_arrays else {}
         encoded = [
             self._processor.encode(
                 list(texts),
@@ -235,7 +242,7 @@ class Vocabulary:
         ]
         lengths = np.array([list(map(len, column)) for column in encoded], np.int64)
         texts_in_order = itertools.chain.from_iterable(zip(*encoded))
-        if arrays:
+        if as_arrays:
             pieces = np.concatenate(list(texts_in_order))
         else:
             values = itertools.chain.from_iterable(texts_in_order)
@@ -245,7 +252,7 @@ class Vocabulary:
         return ids, lengths
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[int], list[int]]:
-        """Returns the ids of a text and the characters of each.
+        """Returns the ids of a text and the characters that each id covers.
 
         White space around a word belongs to no token. If several tokens spell one character (its
         bytes, or "½" as "1⁄2"), each has that character. A token of only white space has the first
@@ -263,6 +270,7 @@ class Vocabulary:
             pieces = [piece.id for piece in tokens]
             offsets = [(piece.begin, piece.end) for piece in tokens]
         begins, ends = [], []
+        # From the last token to the first, because white space takes the place of the next token.
         following = len(text)
         for begin, end in reversed(offsets):
             surface = text[begin:end]
@@ -318,6 +326,7 @@ class Vocabulary:
         }
 
     def _piece_id(self, token: int) -> int:
+        """Returns the SentencePiece id of an id; raises VocabularyError for special tokens."""
         if not len(SPECIAL_PIECES) <= token < self.mask_id:
             raise VocabularyError(f"Id {token} is not a piece of a vocabulary of {self.size} ids.")
         return token - 1
@@ -429,7 +438,7 @@ def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> No
 
 
 def _keeping_error(texts: Iterable[str], ended: list[BaseException]) -> Iterable[str]:
-    """Yields `texts` and records their exception, which SentencePiece hides in its own."""
+    """Yields `texts`; appends an exception that they raise to `ended`, as SentencePiece hides it."""
     try:
         yield from texts
     except BaseException as error:
@@ -438,7 +447,7 @@ def _keeping_error(texts: Iterable[str], ended: list[BaseException]) -> Iterable
 
 
 def sentences(texts: Iterable[str]) -> Iterator[str]:
-    """Yields the lines of texts as the trainer gets them: no empty ones, very long ones cut."""
+    """Yields the lines of texts for the trainer: without empty lines, very long lines in parts."""
     for text in texts:
         for line in text.split("\n"):
             # A character has at most 4 bytes, so the size of shorter lines is not measured.
@@ -450,6 +459,7 @@ def sentences(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _cut(line: str) -> Iterable[str]:
+    """Yields a line in parts of less than `_MAX_SENTENCE_BYTES`, cut at spaces if possible."""
     limit = _MAX_SENTENCE_BYTES // 4 - 1
     while len(line) > limit:
         space = line.rfind(" ", limit // 2, limit)
@@ -461,6 +471,7 @@ def _cut(line: str) -> Iterable[str]:
 
 
 def _friendlier(error: RuntimeError, size: int) -> VocabularyError:
+    """Returns an error that says what to change for an error of SentencePiece's trainer."""
     message = str(error)
     required = re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message)
     if required:

@@ -26,8 +26,8 @@ class Parent(NamedTuple):
     """The vocabulary that another one extends.
 
     Attributes:
-      digest: Hexadecimal SHA-256 of its model.
-      size: Its number of ids.
+      digest: Hexadecimal SHA-256 of the bytes of the parent's model.
+      size: Number of ids of the parent.
     """
 
     digest: str
@@ -35,13 +35,13 @@ class Parent(NamedTuple):
 
 
 def extend(old: Vocabulary, scores: Mapping[str, float]) -> Vocabulary:
-    """Appends pieces to a vocabulary.
+    """Returns a vocabulary with the pieces of another one and further pieces.
 
     Args:
-      old: A unigram model.
-      scores: {piece: log-probability on the scale of the old scores}, none of them in `old`. Lower
-        ones than the lowest in `old` are raised to it, because SentencePiece derives the score of
-        unknown characters from the lowest.
+      old: The vocabulary to extend, a unigram model.
+      scores: {further piece: log-probability on the scale of the old scores}; `old` has none of
+        these pieces. Scores below the lowest in `old` are raised to it, because SentencePiece
+        derives the score of unknown characters from the lowest score.
 
     Returns:
       The vocabulary: a function of the arguments alone.
@@ -68,7 +68,7 @@ def extend(old: Vocabulary, scores: Mapping[str, float]) -> Vocabulary:
 
 
 def parent(vocabulary: Vocabulary) -> Parent | None:
-    """Returns the vocabulary that one extends, or None if it extends none."""
+    """Returns the parent of an extended vocabulary; None for a vocabulary that extends none."""
     match = _PARENT.fullmatch(_parse(vocabulary.model).trainer_spec.model_prefix)
     return Parent(match["digest"], int(match["size"])) if match else None
 
@@ -78,7 +78,7 @@ def decompositions(vocabulary: Vocabulary, old_size: int) -> list[list[int]]:
 
     Args:
       vocabulary: The extended vocabulary.
-      old_size: Number of ids of the one it extends.
+      old_size: Number of ids of the vocabulary that it extends.
 
     Returns:
       Ids of each new piece's parts, in the order of the new ids `old_size - 1`, ...: the best
@@ -86,6 +86,7 @@ def decompositions(vocabulary: Vocabulary, old_size: int) -> list[list[int]]:
       piece are bytes or `<unk>`.
     """
     proto = _parse(vocabulary.model)
+    # A model lacks <pad> and <mask>, so the old vocabulary has `old_size - 2` pieces in its model.
     new = [piece.piece for piece in proto.pieces[old_size - 2 :]]
     del proto.pieces[old_size - 2 :]
     proto.trainer_spec.vocab_size = len(proto.pieces)
@@ -100,10 +101,14 @@ def decompositions(vocabulary: Vocabulary, old_size: int) -> list[list[int]]:
 
 
 def row_sources(vocabulary: Vocabulary, old_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which rows of the old tables each row of the new ones is the mean of.
+    """Returns the rows of the old tables whose mean is each row of the new tables.
 
-    An old id keeps its row, `<mask>` takes that of the old `<mask>`, and a new piece the mean of
-    its parts (`decompositions`).
+    An old id keeps its row, `<mask>` takes the row of the old `<mask>`, and a new piece takes the
+    mean of the rows of its parts (`decompositions`).
+
+    Args:
+      vocabulary: The extended vocabulary.
+      old_size: Number of ids of the vocabulary that it extends.
 
     Returns:
       (rows, sources): int32[N] twice. Row `rows[i]` is the mean of all `sources[i]` with that row.
@@ -116,4 +121,5 @@ def row_sources(vocabulary: Vocabulary, old_size: int) -> tuple[np.ndarray, np.n
 
 
 def _parse(model: bytes) -> Any:
+    """Returns the `ModelProto` in the bytes of a SentencePiece model."""
     return model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]

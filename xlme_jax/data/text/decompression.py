@@ -94,7 +94,7 @@ def _inflated_blocks(start: bytes, raw: IO[bytes], compression: _Compression) ->
     stream, data = None, start
     while True:
         # Input of which the output would exceed the block limit stays in xz and bz2,
-        # which then needs no input, or comes back as `unconsumed_tail` (zlib).
+        # which then need no input, or comes back as `unconsumed_tail` (zlib).
         if not data and getattr(stream, "needs_input", True):
             data = raw.read(compression.input_bytes)
             if not data:

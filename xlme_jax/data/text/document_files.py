@@ -13,7 +13,7 @@ DocumentFile = Path | TableText
 
 
 def read_file(file: DocumentFile, report: ReadReport | None, max_chars: int) -> Iterator[str]:
-    """Streams the documents of a file, as `read_documents` and `read_table`."""
+    """Returns an iterator over the documents of a file; see `read_documents` and `read_table`."""
     if isinstance(file, TableText):
         return read_table(file, report, max_chars)
     return read_documents(file, report, max_chars)
@@ -25,5 +25,5 @@ def name_of(file: DocumentFile) -> str:
 
 
 def file_of(file: DocumentFile) -> Path:
-    """Returns the file on disk."""
+    """Returns the path on disk of a file of documents."""
     return file.path if isinstance(file, TableText) else file

@@ -31,8 +31,8 @@ def split_lines(content: bytes, name: str) -> list[str]:
     does, such as U+2028. Repairs are logged.
 
     Args:
-      content: the text.
-      name: its name, for errors.
+      content: the bytes of the text.
+      name: name of the text, for errors.
 
     Raises:
       ValueError: the text is damaged, or a line is not UTF-8.
@@ -42,7 +42,7 @@ def split_lines(content: bytes, name: str) -> list[str]:
     text = b"".join(text_blocks(blocks, name, repaired))
     lines = []
     for number, line in enumerate(text.removesuffix(b"\n").split(b"\n"), start=1):
-        if line.startswith(codecs.BOM_UTF8):  # As where files were concatenated.
+        if line.startswith(codecs.BOM_UTF8):  # Files that were concatenated have marks inside.
             repaired[MARKS] += 1
         try:
             lines.append(line.removeprefix(codecs.BOM_UTF8).decode())

@@ -20,7 +20,12 @@ Lines = Iterator[str | Rejected]
 
 
 def reason(score: str | Rejected, least: float) -> str:
-    """Returns why a pair with this score is skipped; the empty string if it is kept."""
+    """Returns why a pair with a score is skipped; "" if it is not, as the score is high enough.
+
+    Args:
+        score: The score as written, or an unusable line.
+        least: The least score of pairs that are read.
+    """
     try:
         value = float(score) if isinstance(score, str) else math.nan
     except ValueError:
@@ -37,7 +42,7 @@ def above(units: Units, scores: Lines, least: float, names: tuple[str, str]) -> 
         units: Pairs or reasons, one per line.
         scores: Lines of the file of scores.
         least: Pairs with a lower score are skipped.
-        names: Names of the file of text and of that of scores, for error messages.
+        names: Names of the file of text and of the file of scores, for error messages.
 
     Raises:
         DataError: The files differ in length.

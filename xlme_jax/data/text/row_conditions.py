@@ -42,8 +42,8 @@ class Condition:
     Attributes:
       column: Name of the column; a field of a struct is `column.field`.
       operator: A key of `_OPERATORS`, or "in".
-      values: What it is compared with, as written; one, or those of `in`.
-      numbers: The values as numbers; None if one is none.
+      values: The values that the column is compared with, as written: one, or those of `in`.
+      numbers: The values as numbers; None if one of them is not a number.
     """
 
     column: str
@@ -53,18 +53,20 @@ class Condition:
 
     def __str__(self) -> str:
         values = ",".join(self.values)
-        return (
-            f"{self.column}{self.operator}{values}"
-            if self.operator != "in"
-            else (f"{self.column} in ({values})")
-        )
+        if self.operator == "in":
+            return f"{self.column} in ({values})"
+        return f"{self.column}{self.operator}{values}"
 
     def holds(self, value: Any, name: str) -> bool:
-        """Returns whether it holds for a value.
+        """Returns whether a value of the column satisfies the condition.
+
+        Args:
+          value: The value; None does not satisfy any condition.
+          name: Name of the file, for errors.
 
         Raises:
-          DataError: The value is no number and must be one, or is a list or object; the message
-            names `name`, the file.
+          DataError: The value is a number, which the condition compares with text, or is a list or
+            object.
         """
         value = _plain(value)
         if value is None:
@@ -84,16 +86,19 @@ class Condition:
 
     @property
     def _compares_text(self) -> bool:
-        # By its characters, "10" would be less than 9.
+        """Returns whether the condition can be applied to text that is no number."""
+        # As characters, "10" would be less than "9".
         return self.numbers is None or self.operator not in _ORDERED
 
     def check(self, is_number: bool, kind: str, name: str) -> None:
-        """Raises DataError if it compares a column of numbers with text, or of text with a number.
+        """Raises DataError if the condition does not fit the type of the column.
+
+        A column of numbers cannot be compared with text, nor is text less or greater than a number.
 
         Args:
           is_number: Whether the column has numbers, not text.
-          kind: What it has, for the error.
-          name: The file, likewise.
+          kind: What the column has, for the error.
+          name: Name of the file, for the error.
         """
         if is_number and self.numbers is None:
             problem, remedy = "text", "give a number"
@@ -107,14 +112,20 @@ class Condition:
         )
 
     def compared(self, value: Any, values: Any) -> Any:
-        """Returns the comparison of a value, or of a column as an expression of pyarrow."""
+        """Returns the result of the comparison.
+
+        Args:
+          value: A text or number, or a column as an expression of pyarrow, which gives an
+            expression.
+          values: `self.values`, or `self.numbers` to compare as numbers.
+        """
         if self.operator != "in":
             return _OPERATORS[self.operator](value, values[0])
         return value in values if isinstance(value, str | int | float) else value.isin(list(values))
 
 
 def _plain(value: Any) -> Any:
-    """Returns a number, a text, None for null, or what is none of them as it is."""
+    """Returns a value of a row as a number or text; None, and values of other types, unchanged."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):
@@ -127,6 +138,7 @@ def _plain(value: Any) -> Any:
 
 
 def _number(text: str) -> float | None:
+    """Returns the number in a text, or None."""
     try:
         return float(text)
     except ValueError:
@@ -138,7 +150,7 @@ def parse(text: str) -> tuple[Condition, ...]:
     """Returns the conditions in a text; () if it is empty.
 
     Raises:
-      ValueError: It is malformed.
+      ValueError: The text is malformed.
     """
     conditions, position = [], 0
     while position < len(text):
@@ -185,5 +197,5 @@ def satisfies(text: str, values: Sequence[Any], name: str) -> bool:
 
 
 def reason(text: str) -> str:
-    """Returns the reason for which rows that do not satisfy them are skipped."""
+    """Returns the reason for skipping rows that do not satisfy the conditions in a text."""
     return f"not {text}"

@@ -16,7 +16,7 @@ from xlme_jax.data.text.opening import read_text
 
 # (document, number of the segment in it)
 Key = tuple[str, str]
-# No `<` is inside of a tag, so that no text takes quadratic time.
+# Tags may not have `<` inside, so that the time is linear in texts of many `<` too.
 _TAGS = re.compile(r"<(?P<end>/?)(?P<name>doc|seg)\b(?P<attributes>[^<>]*)>", re.I)
 _OPENED = re.compile(r"<seg\b", re.I)
 _TAG = re.compile(r"<[^<>]*>")
@@ -24,7 +24,7 @@ _MAX_BYTES = 1 << 28
 
 
 def segments(path: str | Path) -> dict[Key, str]:
-    """Returns the texts of the segments of an SGM file, in its order, compressed or not.
+    """Returns the texts of the segments of an SGM file, compressed or not, in the file's order.
 
     Raises:
       DataError: the file is missing, damaged, not UTF-8 or without segments, or two segments of a
@@ -73,10 +73,10 @@ def segments(path: str | Path) -> dict[Key, str]:
 
 
 def sgm_units(first: Path, second: Path) -> Iterator[tuple[str, str] | str]:
-    """Yields the two texts of each segment, or the reason why it is skipped.
+    """Yields the two texts of each segment, or the reason why the segment is skipped.
 
     Raises:
-      DataError: see `segments`; or a segment is in one of the files only.
+      DataError: see `segments`; or a segment is in only one of the files.
     """
     segments1, segments2 = segments(first), segments(second)
     for path, present, expected, partner in (
@@ -101,6 +101,7 @@ def is_sgm(name: str) -> bool:
 
 
 def _attribute(name: str, attributes: str) -> str | None:
+    """Returns the value of an attribute in the text of a tag, or None."""
     value = r"""\s*=\s*(?:"([^"]+)"|'([^']+)'|([^"'\s>]+))"""
     match = re.search(rf"\b{name}{value}", attributes, re.I)
     return match[1] or match[2] or match[3] if match else None

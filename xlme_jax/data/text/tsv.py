@@ -39,9 +39,10 @@ def tsv_units(
         DataError: The file is missing or damaged, or no line has all columns.
     """
     column1, column2 = columns
-    scored = scores is not None and min_score is not None
-    needed = max(*columns, scores if scored and scores is not None else 0) + 1
-    count = good = 0
+    needed = max(columns) + 1
+    if scores is not None and min_score is not None:
+        needed = max(needed, scores + 1)
+    count = complete = 0
     name = str(path)
     for line in reading.aligned_lines(read_blocks(path), name, report):
         count += 1
@@ -52,7 +53,7 @@ def tsv_units(
         if len(fields) < needed:
             yield "missing column"
             continue
-        good += 1
+        complete += 1
         first, second = fields[column1].strip(), fields[column2].strip()
         if not (first and second):
             yield "empty side"
@@ -60,7 +61,7 @@ def tsv_units(
             yield pair_scores.reason(fields[scores], min_score) or (first, second)
         else:
             yield first, second
-    if not good:
+    if not complete:
         raise DataError(
             f"{path}: none of the {count:,} lines has {needed} tab-separated columns of UTF-8 "
             "text; write lines as `text<TAB>translation`, or remove the file"
@@ -68,7 +69,7 @@ def tsv_units(
 
 
 def not_numbers(path: str | Path, units: Units, columns: tuple[int, int]) -> Units:
-    """Yields the units of a file after checking that no column is a score or a number.
+    """Yields the units of a file after checking that neither column has numbers instead of text.
 
     Raises:
         DataError: A column is a number in nearly all of the first pairs.
@@ -90,6 +91,7 @@ def not_numbers(path: str | Path, units: Units, columns: tuple[int, int]) -> Uni
 
 
 def _raise_numbers(path: str | Path, column: int, numbers: int, pairs: int) -> NoReturn:
+    """Raises DataError for a column of numbers; suggests two other columns of the file."""
     lines = reading.aligned_lines(read_blocks(path), str(path), ReadReport())
     line = next(line for line in lines if isinstance(line, str) and line.count("\t"))
     fields = line.split("\t")

@@ -4,7 +4,7 @@ Two forms are in use. In one, a line is `id<TAB>text`, below lines of a head tha
 the id is a number (`40001001`), `GEN 1:1`, `b.GEN.1.1`, or a book, chapter and verse in columns
 (`40N<TAB>1<TAB>1`, `GEN<TAB>1<TAB>1`). In the other (eBible), line n is the verse that line n of
 `vref.txt` names.
-Translations join verses: the text is that of the first, and `<range>` stands for the others.
+Translations join verses: the first of them has the text of all, and the others have `<range>`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ Units = Iterator[tuple[str, str] | str]
 
 
 def verse_units(first: Path, second: Path, report: ReadReport) -> Units:
-    """Yields the texts of each verse in two translations, or the reason why it is skipped.
+    """Yields the texts of each verse in two translations, or the reason why the verse is skipped.
 
-    Verses that either translation joins are one unit. A unit is skipped if a part of it is missing
-    in one translation. So is the verse before an id without text, which may have that text too.
+    Verses that either translation joins are one unit. A unit is skipped if one of its verses is
+    missing in a translation. An id without text makes the verse before it be skipped too, because
+    that verse may have the text of both.
 
     Args:
         first: A translation.
         second: A translation in another language.
-        report: Collects the number of removed control characters.
+        report: Collects the numbers of removed control characters and of lines without a verse.
 
     Raises:
-        DataError: A file is missing or damaged or has no verses, or has another number of lines
-            than `vref.txt`.
+        DataError: A file is missing or damaged or has no verses, has another number of lines than
+            `vref.txt`, or the two have no verse in common.
     """
     first_verses, second_verses = _verses(first, report), _verses(second, report)
     if not first_verses.keys() & second_verses.keys():
@@ -60,6 +61,7 @@ def verse_units(first: Path, second: Path, report: ReadReport) -> Units:
 
 
 def _unit(ids: list[str], first: dict[str, str], second: dict[str, str]) -> tuple[str, str] | str:
+    """Returns the texts of joined verses in two translations, or the reason for skipping them."""
     sides = []
     for texts in (first, second):
         parts = [texts.get(verse, "") for verse in ids]
@@ -70,7 +72,10 @@ def _unit(ids: list[str], first: dict[str, str], second: dict[str, str]) -> tupl
 
 
 def _joined_order(first: list[str], second: list[str]) -> list[str]:
-    """Returns the ids of both, each that only the second has behind the one before it there."""
+    """Returns the ids of two translations, in the order of the first.
+
+    Ids that only the second translation has follow the last common id before them.
+    """
     known = set(first)
     behind: dict[str, list[str]] = {}
     last = ""
@@ -109,6 +114,16 @@ def _verses(path: Path, report: ReadReport) -> dict[str, str]:
 def _by_reference(
     path: Path, lines: list[str | reading.Rejected], references: Path
 ) -> dict[str, str]:
+    """Returns {id: text or `<range>`} of the lines that are not empty.
+
+    Args:
+        path: The translation, for errors.
+        lines: Its lines.
+        references: File whose line n is the id of line n.
+
+    Raises:
+        DataError: The files differ in length.
+    """
     ids = list(reading.aligned_lines(read_blocks(references), str(references), ReadReport()))
     if len(ids) != len(lines):
         raise DataError(
