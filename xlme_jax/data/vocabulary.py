@@ -438,7 +438,7 @@ def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> No
 
 
 def _keeping_error(texts: Iterable[str], ended: list[BaseException]) -> Iterable[str]:
-    """Yields `texts`; appends an exception that they raise to `ended`, as SentencePiece hides it."""
+    """Yields `texts`; appends an exception of theirs to `ended`, because SentencePiece hides it."""
     try:
         yield from texts
     except BaseException as error:

@@ -43,7 +43,7 @@ class BenchmarkFormat(Protocol):
         labels: Sequence[str],
         report: ReadReport,
     ) -> list[Example]:
-        """Reads one language of one split."""
+        """Returns the examples of one language in one split; see `Benchmark.read`."""
         ...
 
 
@@ -96,7 +96,7 @@ class Benchmark:
     def read(
         self, folder: str | Path, split: str, language: str, report: ReadReport
     ) -> list[Example]:
-        """Reads one language of one split.
+        """Returns the examples of one language in one split.
 
         Args:
           folder: folder with the official files.
@@ -105,12 +105,12 @@ class Benchmark:
           report: collects the counts of read and skipped examples.
 
         Returns:
-          The examples in the order of the file. Test files without labels give examples with label
-          None, without tags or without answers.
+          The examples in the order of the file. Test files without labels give examples whose label
+          is None, or that have no tags or no answers.
 
         Raises:
           DataError: a file is missing or malformed; names folder, file, line and remedy.
-          ValueError: unknown split.
+          ValueError: the split is unknown.
         """
         if split not in SPLITS:
             raise ValueError(
@@ -123,7 +123,7 @@ def benchmark(name: str) -> Benchmark:
     """Returns a benchmark by name.
 
     Raises:
-      ValueError: unknown name; suggests similar ones.
+      ValueError: the name is unknown; the message suggests similar names.
     """
     if name not in BENCHMARKS:
         raise ValueError(f"Unknown benchmark {name!r}{alternatives(name, BENCHMARKS)}")
@@ -131,7 +131,7 @@ def benchmark(name: str) -> Benchmark:
 
 
 def alternatives(name: str, known: Iterable[str]) -> str:
-    """Returns the end of an error about an unknown name: similar names, then all."""
+    """Returns the end of an error about an unknown name: similar names, then all known names."""
     known = tuple(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     meant = f"; did you mean {' or '.join(near)}?" if near else "."
@@ -139,6 +139,7 @@ def alternatives(name: str, known: Iterable[str]) -> str:
 
 
 def _codes(text: str) -> tuple[str, ...]:
+    """Returns the words of a text."""
     return tuple(text.split())
 
 
@@ -358,7 +359,7 @@ _BELEBELE = Benchmark(
                 "data",
                 "Belebele",
             ),
-            # What its `assemble_training_set.py` writes.
+            # The file that Belebele's `assemble_training_set.py` writes.
             *(
                 Layout(
                     "belebele_training_set.tsv",
@@ -395,14 +396,14 @@ def _glue(
     ),
     test: TextTable | None = None,
 ) -> Benchmark:
-    """Returns a GLUE task.
+    """Returns a task of GLUE as a benchmark.
 
     Args:
       name: name of the benchmark.
-      labels: labels as in its files; () for regression.
+      labels: labels as in the files; () for regression.
       metrics: see `Benchmark.metrics`.
       folder: folder in GLUE's archive.
-      table: format of its files.
+      table: format of the files.
       splits: (split, file name) pairs.
       test: format of the test file if it differs.
     """
@@ -508,7 +509,7 @@ _MR = Benchmark(
 def _chemprot(
     name: str, labels: tuple[str, ...], metrics: tuple[str, ...], types: bool
 ) -> Benchmark:
-    """Returns ChemProt by group or by type (`official.chemprot.ChemProt`)."""
+    """Returns ChemProt with types of relations as labels, or else groups (see `ChemProt`)."""
     reader = chemprot.ChemProt(types)
     files = (
         ("train", "chemprot_training", "chemprot_training_abstracts.tsv"),
@@ -580,6 +581,7 @@ _PANX = Benchmark(
 
 
 def _questions(name: str, languages: str, *layouts: Layout) -> Benchmark:
+    """Returns a benchmark of questions; `languages` are codes separated by spaces."""
     return Benchmark(
         name=name,
         kind="question_answering",
@@ -593,14 +595,14 @@ def _questions(name: str, languages: str, *layouts: Layout) -> Benchmark:
 
 
 def _tydiqa(path: str, reader: Squad, languages: tuple[str, ...] = ()) -> tuple[Layout, ...]:
-    """Returns the layouts of TyDiQA-GoldP, which has training and development files alone.
+    """Returns the layouts of TyDiQA-GoldP, which has only training and development files.
 
-    The development files are what XTREME tests on, so that a part of the training files is split
-    "validation".
+    XTREME tests on the development files, so they are the split "test", and a part of the questions
+    of the training files is the split "validation".
 
     Args:
-      path: template; "{part}" is "train" or "dev".
-      reader: their reader.
+      path: template of `Layout.path` for `str.format`, with "{part}" for "train" or "dev".
+      reader: reader of the files.
       languages: see `Layout`.
     """
     training, development = path.format(part="train"), path.format(part="dev")

@@ -1,8 +1,8 @@
 """Labelled tasks generated from CLDR data, which need no files and no downloads.
 
-Their texts list names of languages, as the quickstart's corpus does. A model pre-trained on it can
-be fine-tuned in English and scored in the other languages within minutes. The phrases of validation
-and test are combinations of names that do not occur in training.
+The texts list names of languages, as the quickstart's corpus does. A model pre-trained on that
+corpus can be fine-tuned in English and scored in the other languages within minutes. The phrases of
+validation and test are combinations of names that do not occur in training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xlme_jax.data.benchmarks.examples import (
 from xlme_jax.data.cldr.corpus import CldrConfig, Phrase, phrases, words
 from xlme_jax.data.text.reading import DataError, ReadReport
 
-# Number of examples, split of the CLDR corpus, index of the first phrase.
+# {split: (number of examples, split of the CLDR corpus, index of the first phrase)}.
 _SPLITS = {
     "train": (2_000, "train", 0),
     "validation": (300, "validation", 0),
@@ -50,7 +50,7 @@ class CldrTask:
       labels: names of the classes or tags.
       metrics: see `Benchmark.metrics`.
       phrases: number of phrases per example.
-      make: (id, phrases, language) -> example.
+      make: function of (id, phrases, language) that returns an example.
       config: contents and languages of the phrases.
     """
 
@@ -74,7 +74,13 @@ class CldrTask:
         labels: Sequence[str],
         report: ReadReport,
     ) -> list[Example]:
-        """Generates the examples of a split, parallel across languages; see `Benchmark.read`."""
+        """Returns the examples of a split in a language; see `Benchmark.read`.
+
+        Example n of a split means the same in all languages.
+
+        Raises:
+          DataError: the task does not have the language.
+        """
         if language not in self.config.languages:
             raise DataError(
                 f"cldr_{self.name}: no language {language!r}; available: "
@@ -90,12 +96,13 @@ class CldrTask:
 
 
 def _names(phrase: Phrase, language: str) -> list[str]:
+    """Returns the names of languages that a phrase lists, in one language."""
     text = phrase.texts[language]
     return [text[begin:end] for begin, end in phrase.spans[language]]
 
 
 def _pair(id: str, drawn: Sequence[Phrase], language: str) -> Example:
-    """Returns two lists: the same names in reverse order, or different names."""
+    """Returns a list of names and a second one: the same names in reverse order, or other names."""
     names, more = (_names(phrase, language) for phrase in drawn)
     other_names = [name for name in more if name not in names]
     label = "other" if int(id) % 2 and other_names else "same"
@@ -117,6 +124,7 @@ def _tagged(id: str, drawn: Sequence[Phrase], language: str) -> Example:
 
 
 def _is_latin(concept: str) -> bool:
+    """Returns whether the language that a concept names is written in Latin script."""
     from babel.core import get_global
 
     code = concept.removeprefix("language:")
@@ -124,7 +132,7 @@ def _is_latin(concept: str) -> bool:
 
 
 def _question(id: str, drawn: Sequence[Phrase], language: str) -> Example:
-    """Returns a context of several lists and a question, one of its names."""
+    """Returns a context of several lists and a question that is one of the context's names."""
     context = "\n".join(phrase.texts[language] for phrase in drawn)
     chosen = int(id) % len(drawn)
     spans = drawn[chosen].spans[language]

@@ -55,8 +55,9 @@ class Answer:
 
     Attributes:
       text: the answer.
-      start: its place, `context[start : start + len(text)] == text`. None if the file gives no such
-        place: scores compare texts, so that the answer counts, but nothing can be trained on it.
+      start: index of the answer's first character, `context[start : start + len(text)] == text`.
+        None if the file gives no such index: scores compare texts, so that the answer counts, but
+        nothing can be trained on it.
     """
 
     text: str
@@ -81,7 +82,10 @@ class QuestionExample:
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """Characters [begin, end) of the first answer whose place is known, which is trained on."""
+        """Characters [begin, end) of the first answer with a known start, which is trained on.
+
+        None if no answer has one.
+        """
         known = ((a.start, a.start + len(a.text)) for a in self.answers if a.start is not None)
         return next(known, None)
 

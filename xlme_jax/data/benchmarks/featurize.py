@@ -67,7 +67,7 @@ def encode(
         (BERT's `doc_stride` is the distance between the starts of two windows.)
       report: collects the counts of skipped (`skipped`) and truncated or split (`repaired`)
         examples.
-      training: skip and count rows without a label.
+      training: whether to leave out rows without a label, and count their examples.
 
     Returns:
       Rows in the order of the examples; `Features.example` is the index in `examples`.
@@ -91,14 +91,21 @@ def encode(
 
 
 def _array(values: Sequence[int]) -> np.ndarray:
+    """Returns int32[n]."""
     return np.asarray(values, np.int32)
 
 
 def _room(benchmark: Labelling, max_length: int, special: int, least: int) -> int:
     """Returns the number of text tokens that fit into a row.
 
+    Args:
+      benchmark: the benchmark, for errors.
+      max_length: maximum tokens per row.
+      special: number of special tokens in a row.
+      least: smallest number of text tokens that is allowed.
+
     Raises:
-      ValueError: it is less than `least`.
+      ValueError: fewer than `least` text tokens fit.
     """
     if max_length - special < least:
         raise ValueError(
@@ -117,6 +124,7 @@ def _texts(
     max_length: int,
     report: ReadReport,
 ) -> Iterator[Features]:
+    """Yields a row for each text or pair of texts, truncated to `max_length` tokens."""
     ids = {label: i for i, label in enumerate(benchmark.labels)}
     for index, example in enumerate(examples):
         assert isinstance(example, TextExample), example
@@ -130,21 +138,23 @@ def _texts(
         if example.label is None or example.label == NO_LABEL:
             labels = _array(())
         elif benchmark.kind == "regression":
-            labels = np.asarray([example.label], np.float32).view(np.int32)
+            labels = np.asarray([example.label], np.float32).view(np.int32)  # The bits of a score.
         else:
             labels = _array([ids[str(example.label)]])
         yield Features(_array(tokens), labels, index)
 
 
 def truncated(lengths: Sequence[int], room: int) -> list[int]:
-    """Truncates texts to `room` tokens in total, token by token from the longest (ties: the last).
+    """Returns the lengths to which texts are truncated to have `room` tokens in total.
+
+    One token at a time is removed from the longest text, and of equally long ones from the last.
 
     Args:
       lengths: number of tokens of each text.
       room: maximum total number of tokens.
 
     Returns:
-      The number of tokens of each text that remain.
+      The remaining number of tokens of each text.
     """
     sizes = list(lengths)
     while sum(sizes) > room:
@@ -163,12 +173,13 @@ def _tagged(
     max_length: int,
     report: ReadReport,
 ) -> Iterator[Features]:
+    """Yields the rows of tagged sentences; a sentence that is too long is split between words."""
     room = _room(benchmark, max_length, 2, 1)
     ids = {label: i for i, label in enumerate(benchmark.labels)}
     for index, example in enumerate(examples):
         assert isinstance(example, TaggedExample), example
         pieces = [_word_pieces(vocabulary, word, room, report) for word in example.words]
-        starts = _splits([len(some) for some in pieces], room)
+        starts = _row_starts([len(of_word) for of_word in pieces], room)
         report.repair("sentences split", int(len(starts) > 1))
         for begin, end in zip(starts, [*starts[1:], len(pieces)]):
             tokens, words, labels = [vocabulary.bos_id], [-1], [IGNORED]
@@ -194,8 +205,13 @@ def _word_pieces(vocabulary: Vocabulary, word: str, room: int, report: ReadRepor
     return pieces[:room] or [vocabulary.unk_id]
 
 
-def _splits(lengths: Sequence[int], room: int) -> list[int]:
-    """Returns the first word of each row, so that no row has more than `room` tokens."""
+def _row_starts(lengths: Sequence[int], room: int) -> list[int]:
+    """Returns the index of the first word of each row, so that no row has more than `room` tokens.
+
+    Args:
+      lengths: number of tokens of each word, `room` at most.
+      room: maximum tokens of words per row.
+    """
     starts, used = [0], 0
     for word, length in enumerate(lengths):
         if used + length > room:
@@ -216,6 +232,7 @@ def _questions(
     stride: int,
     report: ReadReport,
 ) -> Iterator[Features]:
+    """Yields the rows of questions: one for each window of the context, `stride` tokens shared."""
     room = _room(benchmark, max_length, 3, 4)
     most = min(MAX_QUESTION_TOKENS, room // 2)
     if not 0 <= stride < room - most:
@@ -242,6 +259,7 @@ def _questions(
             tokens = [*head, *ids[start:end], vocabulary.eos_id]
             of_context = np.full((len(tokens), 2), -1, np.int32)
             of_context[len(head) : -1] = offsets[start:end]
+            # If no answer has a known place in the context, the label is unknown.
             labels = [0, 0] if answer or not example.answers else []
             if span and start <= span[0] and span[1] < end:
                 labels = [len(head) + token - start for token in span]
@@ -282,9 +300,13 @@ class ContextEncoder:
         return ids, np.stack([_array(begins), _array(ends)], axis=1)
 
     def _parts(self, token: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the tokens that a token is split into and their numbers of characters."""
+        """Returns the ids of the parts that a token is split into, and their numbers of characters.
+
+        Returns the token itself as the only part if it is not split.
+        """
         piece = self._vocabulary.id_to_piece(token)
-        space, text = piece[: piece.startswith("▁")], piece.removeprefix("▁")
+        space = "▁" if piece.startswith("▁") else ""
+        text = piece.removeprefix("▁")
         if len(text) < 2 or not any(map(_is_punctuation, text)) or text.startswith("<0x"):
             return (token,), (len(text),)
         runs: list[str] = []
@@ -303,7 +325,10 @@ class ContextEncoder:
         return parts, tuple(len(part.replace("▁", "")) for part in spelled)
 
     def _spelled(self, piece: str) -> list[str]:
-        """Returns the piece, or greedily the longest known pieces that spell it, left to right."""
+        """Returns the pieces that spell a piece: itself if known, else the longest known prefixes.
+
+        A character that is no piece is a part of its own.
+        """
         spelled = []
         while self._is_unknown(piece) and len(piece) > 1:
             ends = range(len(piece) - 1, 0, -1)
@@ -317,14 +342,15 @@ class ContextEncoder:
 
 
 def _is_punctuation(character: str) -> bool:
+    """Returns whether a character is punctuation or a symbol."""
     return unicodedata.category(character)[0] in "PS"
 
 
 def answer_tokens(span: tuple[int, int], offsets: np.ndarray) -> tuple[int, int] | None:
-    """Finds the tokens that cover an answer.
+    """Returns the first and the last token that cover an answer.
 
     Args:
-      span: its characters [begin, end) of the context.
+      span: characters [begin, end) of the answer in the context.
       offsets: int32[n, 2], characters of each token (see `Vocabulary.encode_with_offsets`).
 
     Returns:
@@ -338,11 +364,11 @@ def answer_tokens(span: tuple[int, int], offsets: np.ndarray) -> tuple[int, int]
 def lost_answers(
     examples: Sequence[QuestionExample], rows: Sequence[Features]
 ) -> dict[str, tuple[str, str]]:
-    """Finds the answers that the labels of their rows do not reproduce exactly.
+    """Returns the answers that the labels of their rows do not reproduce exactly.
 
     Args:
       examples: examples, some with answers.
-      rows: all of their windows, from `encode`.
+      rows: all windows of the examples, from `encode`.
 
     Returns:
       {id: (reason, labelled text or "")} of the examples whose answer (`QuestionExample.span`)

@@ -83,7 +83,7 @@ def is_embedded(name: str) -> bool:
 
 
 def folder_of(eval_dir: str | os.PathLike[str], name: str) -> Path:
-    """Finds the folder of a benchmark's files.
+    """Returns the folder of a benchmark's files.
 
     Args:
       eval_dir: folder with one subfolder per benchmark.
@@ -103,12 +103,12 @@ def folder_of(eval_dir: str | os.PathLike[str], name: str) -> Path:
 
 
 def to_text(example: Example) -> str:
-    """Serializes an example as one line of JSON."""
+    """Returns an example as one line of JSON."""
     return json.dumps(dataclasses.asdict(example), ensure_ascii=False)
 
 
 def from_text(kind: Kind, text: str) -> Example:
-    """Parses an example serialized by `to_text`."""
+    """Returns the example that `to_text` serialized."""
     fields = json.loads(text)
     if kind == "tagging":
         return TaggedExample(fields["id"], tuple(fields["words"]), tuple(fields["tags"]))
@@ -119,7 +119,7 @@ def from_text(kind: Kind, text: str) -> Example:
 
 
 def default_length(name: str) -> int:
-    """Returns the default maximum number of tokens per row."""
+    """Returns the default maximum number of tokens per row of a benchmark."""
     return _MAX_LENGTHS.get(benchmark(name).kind, _MAX_LENGTH)
 
 
@@ -131,7 +131,7 @@ def encode(
     stride: int,
     report: ReadReport,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encodes training examples.
+    """Returns the rows and labels of training examples.
 
     Args:
       vocabulary: the vocabulary.
@@ -143,7 +143,7 @@ def encode(
 
     Returns:
       `(ids, sizes, labels)`: int32[sum of sizes], the concatenated rows (an example may have
-      several or none); int64[N], their lengths; int32, the concatenated labels.
+      several or none); int64[rows], the length of each row; int32, the concatenated labels.
     """
     chosen = benchmark(name)
     examples = [from_text(chosen.kind, text) for text in texts]
@@ -159,6 +159,9 @@ def encode(
 
 
 def find_benchmark(task: str) -> str | None:
-    """Returns the benchmark that a task name begins with ("panx" for "panx_de"), or None."""
+    """Returns the longest name of a benchmark that begins a task's name, or None.
+
+    It is "panx" for "panx_de".
+    """
     matches = [name for name in BENCHMARKS if task == name or task.startswith(f"{name}_")]
     return max(matches, key=len, default=None)

@@ -55,13 +55,14 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """Files of a distribution.
+    """The names and the reader of the files of a distribution.
 
     Attributes:
       name: key of `LAYOUTS`.
-      path: pattern of a path without suffixes of compression, in any folder; has the groups
-        "language" and "split" if the name tells them.
-      read: reads (file, its language or "").
+      path: regular expression of a path without suffixes of compression, in any folder; has the
+        groups "language" and "split" if the path tells them.
+      read: function of (file, its language or "", report) that yields the units of each language in
+        the file.
     """
 
     name: str
@@ -70,16 +71,19 @@ class _Form:
 
 
 def _lines(path: Path, language: str, report: ReadReport) -> Iterator[_Side]:
-    """Reads a file of a sentence a line."""
+    """Yields the language of a file and its sentences, one per line."""
     lines = aligned_lines(read_blocks(path), str(path), report)
     yield language, {str(n): _text(line, path, n) for n, line in enumerate(lines, 1)}
 
 
 def _rows(path: Path, language: str, report: ReadReport) -> Iterator[_Side]:
-    """Reads a table with `id` and `text` (FLORES+) or `sentence` (its predecessor on the hub).
+    """Yields the language and the sentences of a table with an id and a sentence in each row.
+
+    The sentence is `text` in FLORES+ and `sentence` in its predecessor on the hub.
 
     Raises:
-      DataError: a row lacks them, or is of another language than the name of the file.
+      DataError: a row lacks id or sentence, repeats an id, or has another language than the name of
+        the file.
     """
     units: Units = {}
     for number, row in enumerate(_objects(path, report), 1):
@@ -94,6 +98,7 @@ def _rows(path: Path, language: str, report: ReadReport) -> Iterator[_Side]:
 
 
 def _objects(path: Path, report: ReadReport) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a Parquet or JSON Lines file; raises DataError if a line is no object."""
     if strip_compression(path.name).endswith(".parquet"):
         yield from columnar.objects(path)
         return
@@ -108,12 +113,15 @@ def _objects(path: Path, report: ReadReport) -> Iterator[dict[str, Any]]:
 
 
 def _pairs(path: Path, language: str, report: ReadReport) -> Iterator[_Side]:
-    """Reads a table of TICO-19: a pair of languages, with or without the line of column names.
+    """Yields the two languages of a table of TICO-19, each with its sentences.
+
+    The table may begin with a line of column names.
 
     Raises:
-      DataError: a row has too few cells, or other languages than the first.
+      DataError: a row has too few cells, other languages than the first row, or the id of another
+        row.
     """
-    del language
+    del language  # The rows name both languages.
     pair: tuple[str, str] | None = None
     sides: tuple[Units, Units] = {}, {}
     for number, line in enumerate(aligned_lines(read_blocks(path), str(path), report), 1):
@@ -131,12 +139,14 @@ def _pairs(path: Path, language: str, report: ReadReport) -> Iterator[_Side]:
 
 
 def _text(line: str | Rejected, path: Path, number: int) -> str:
+    """Returns a line without spaces around it; raises DataError if the line is unusable."""
     if isinstance(line, Rejected):
         raise DataError(f"{path}, line {number}: {line.value}; download the file again")
     return line.strip("\r\n ")
 
 
 def _add(units: Units, unit: str, text: str, path: Path, number: int) -> None:
+    """Adds the text of a unit, in row `number`; raises DataError if the unit has a text already."""
     if unit in units:
         raise DataError(f"{path}, row {number}: the id {unit!r} again; download the file again")
     units[unit] = text
@@ -165,8 +175,9 @@ def read(
 
     Returns:
       {language: sentences}, sorted. Sentence n of all languages means the same, and is "" where a
-      language lacks it. Languages are canonical tags; of several files of one, the shorter name has
-      the tag, and the others are told apart (`languages.distinct_tags`): "en", "en-GB".
+      language lacks it. Languages are canonical tags; if several files are one language, the
+      shortest name has the tag, and `languages.distinct_tags` tells the others apart: "en",
+      "en-GB".
 
     Raises:
       DataError: no file is recognised, a file is damaged, or the files have different numbers of
@@ -179,7 +190,7 @@ def read(
     for path, language in files:
         for code, texts in form.read(path, language, report):
             lines[path] = len(texts)
-            # English is in all pairs of TICO-19.
+            # English is in all pairs of TICO-19: the first text of a unit is used.
             for unit, text in texts.items():
                 units.setdefault(code, {}).setdefault(unit, text)
     unknown = sorted(code for code in units if not languages.is_language(code))
@@ -193,7 +204,9 @@ def read(
     sentences = {
         tags[code]: tuple(texts.get(unit, "") for unit in ids) for code, texts in units.items()
     }
-    missing = {code: of.count("") for code, of in sorted(sentences.items()) if "" in of}
+    missing = {
+        language: texts.count("") for language, texts in sorted(sentences.items()) if "" in texts
+    }
     if missing:
         counts = ", ".join(f"{code} {count}" for code, count in missing.items())
         _log.warning("%s: of %d sentences, these lack some: %s", folder, len(ids), counts)
@@ -206,7 +219,7 @@ def _files(name: str, folder: Path, split: str) -> tuple[_Form, list[tuple[Path,
     """Returns the form of the folder's files, and each file of the split with its language.
 
     Raises:
-      DataError: there is none, or files of two distributions.
+      DataError: there is no file of the split, or there are files of two distributions.
     """
     files: dict[tuple[str, str], list[tuple[Path, str]]] = {}
     splits: set[str] = set()

@@ -64,16 +64,17 @@ class ParallelSentences:
 
 
 def tatoeba_languages(folder: str | Path) -> tuple[str, ...]:
-    """Returns the languages of the Tatoeba files in a folder.
+    """Returns the languages of the Tatoeba files in a folder, sorted.
 
-    XTREME's languages have its two-letter codes ("de"), others Tatoeba's three letters ("epo").
+    Languages of XTREME have the code that XTREME uses ("de"), other languages the three letters
+    that Tatoeba uses ("epo").
     """
-    ours = {theirs: code for code, theirs in TATOEBA_CODES.items()}
+    xtreme_codes = {tatoeba_code: code for code, tatoeba_code in TATOEBA_CODES.items()}
     codes = [
         path.name.split(".")[1].removesuffix("-eng")
         for path in check_folder(folder).glob("tatoeba.*-eng.eng")
     ]
-    return tuple(sorted(ours.get(code, code) for code in codes))
+    return tuple(sorted(xtreme_codes.get(code, code) for code in codes))
 
 
 def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> ParallelSentences:
@@ -111,10 +112,13 @@ def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> Paral
 def _parallel_lines(
     source: Path, target: Path, report: ReadReport
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads two parallel files.
+    """Returns the lines of two parallel files.
 
-    Pairs with an empty or undecodable side are counted and stay: LASER's and XTREME's scorers
-    divide by the number of lines.
+    Pairs with an empty or undecodable side are counted but not removed, because LASER's and
+    XTREME's scorers divide by the number of lines.
+
+    Raises:
+      DataError: the files have different numbers of lines, or no pair has text on both sides.
     """
     sides = _aligned_files(source, target, report)
     skips = Skips(source, report)
@@ -184,7 +188,7 @@ _BUCC_NAMES = {"validation": ("dev", "sample"), "test": ("training", "test")}
 
 
 def bucc_languages(folder: str | Path, split: str) -> tuple[str, ...]:
-    """Returns the languages of the BUCC files in a folder."""
+    """Returns the languages, other than English, of the BUCC files of a split in a folder."""
     folder = check_folder(folder)
     names = _bucc_names(split)
     codes = {path.name[:2] for name in names for path in folder.glob(f"??-en.{name}.en")}
@@ -202,7 +206,9 @@ def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport)
       report: collects the counts.
 
     Raises:
-      DataError: a file is missing, a line is not `id<TAB>sentence`, or a gold id is unknown.
+      DataError: a file of sentences is missing; more than 1% of the lines of a file are not
+        `id<TAB>sentence`, or of the gold file name unknown ids; or a gold line has its ids swapped.
+      ValueError: `split` is unknown.
     """
     folder = check_folder(folder)
     stems = [f"{language}-en.{name}" for name in _bucc_names(split)]
@@ -224,13 +230,20 @@ def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport)
 
 
 def _bucc_names(split: str) -> tuple[str, ...]:
+    """Returns the names of a split in BUCC's files; raises ValueError for an unknown split."""
     if split not in _BUCC_NAMES:
         raise ValueError(f"bucc: no split {split!r}; choose one of {', '.join(_BUCC_NAMES)}")
     return _BUCC_NAMES[split]
 
 
 def _identified(path: Path, report: ReadReport) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads lines of `id<TAB>sentence`."""
+    """Returns the ids and the sentences of a file with lines of `id<TAB>sentence`.
+
+    Other lines, and repeated ids, are skipped and counted.
+
+    Raises:
+      DataError: more than 1% of the lines are skipped.
+    """
     sentences: dict[str, str] = {}
     skips = Skips(path, report)
     for number, line in numbered_lines(path, skips):
@@ -248,7 +261,11 @@ def _identified(path: Path, report: ReadReport) -> tuple[tuple[str, ...], tuple[
 def _mining_gold(
     path: Path, source_ids: Sequence[str], target_ids: Sequence[str], report: ReadReport
 ) -> tuple[frozenset[tuple[int, int]], int]:
-    """Returns the gold pairs, and the number of those that name no sentence."""
+    """Returns the gold pairs as 0-based indices, and the number of pairs that name no sentence.
+
+    Raises:
+      DataError: a line has its ids swapped, or more than 1% of the lines name no sentence.
+    """
     sources = {id: i for i, id in enumerate(source_ids)}
     targets = {id: i for i, id in enumerate(target_ids)}
     gold = set()
@@ -307,7 +324,16 @@ class AlignedCorpus:
 
 @dataclasses.dataclass(frozen=True)
 class _Link:
-    """A link and its line in the file, with the indices of the file."""
+    """A link as the gold file has it.
+
+    Attributes:
+      line: 1-based number of the line.
+      pair: index of the pair of sentences, or the number of the sentence before `_listed_links`
+        has decided how sentences are numbered.
+      source: index of the source word, with the index base of the file.
+      target: index of the target word, with the index base of the file.
+      sure: whether the link is sure, not only possible.
+    """
 
     line: int
     pair: int
@@ -323,7 +349,10 @@ _NAME = re.compile(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])")
 
 
 def english_first(name: str) -> str:
-    """Returns a set's name with English first, "en-de" for "de-en", to compare sets by name."""
+    """Returns the name of a set with English first, "en-de" for "de-en", to compare sets by name.
+
+    What follows the languages in the name stays.
+    """
     match = _NAME.match(name)
     if match is None or match[2] != "en":
         return name
@@ -346,7 +375,7 @@ def is_pair(name: str) -> bool:
 def alignment_folders(folder: str | Path) -> tuple[str, ...]:
     """Returns the names of the subfolders that begin with two languages, such as "en-fr_dev".
 
-    Others with a gold file are named in a warning.
+    A warning names other subfolders that have a gold file.
     """
     folders = [path for path in sorted(check_folder(folder).iterdir()) if path.is_dir()]
     for path in folders:
@@ -435,7 +464,10 @@ def read_alignments(
 
 
 def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] | None:
-    """Returns source, target and gold file and the languages; None if a file is missing."""
+    """Returns (source file, target file, gold file, languages) of a set of word alignments.
+
+    Returns None if a file is missing, or the name of the folder does not begin with two languages.
+    """
     if not is_pair(folder.name):
         return None
     first, second = languages_of_pair(folder.name)
@@ -452,10 +484,14 @@ def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] |
 
 
 def _words(path: Path) -> tuple[tuple[str, ...], ...]:
-    """Returns the words of each line.
+    """Returns the words of each line, split at white space.
 
-    No word is repaired: gold links count words as `str.split` does. Two words of XLM-Align's ro-en
-    contain a control character (0x92); as a space it would shift the words after it.
+    Control characters stay, because gold links count words as `str.split` does. Two words of
+    XLM-Align's ro-en contain a control character (0x92), and a space in its place would shift the
+    indices of the words behind it.
+
+    Raises:
+      DataError: a line is not UTF-8.
     """
     lines = b"".join(open_text(path)).split(b"\n")
     sentences = []
@@ -470,7 +506,7 @@ def _words(path: Path) -> tuple[tuple[str, ...], ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _Gold:
-    """The links of a gold file, as one way of numbering the sentences has them.
+    """The links of a gold file, with the pairs that one way of numbering the sentences gives.
 
     Attributes:
       links: the links.
@@ -485,9 +521,12 @@ class _Gold:
 
 
 def _read_links(path: Path, sizes: Sequence[tuple[int, int]], report: ReadReport) -> list[_Gold]:
-    """Reads a gold file in either format, in all ways of numbering the sentences that are possible.
+    """Returns the links of a gold file once for each possible way of numbering the sentences.
 
-    The first line with links tells the format; another format in a later line is an error.
+    The first line with links tells which of two formats the file has.
+
+    Raises:
+      DataError: a line has another format, or the links do not fit the number of sentences.
     """
     lines = list(numbered_lines(path, Skips(path, report)))
     first = next((line for _, line in lines if line.strip()), "")
@@ -497,7 +536,16 @@ def _read_links(path: Path, sizes: Sequence[tuple[int, int]], report: ReadReport
 
 
 def _inline_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> Iterator[_Link]:
-    """Reads lines of `i-j` (sure) and `ipj` (possible), one line for each pair of sentences."""
+    """Yields the links in lines of `i-j` (sure) and `ipj` (possible), one line for each pair.
+
+    Args:
+      path: the gold file, for errors.
+      lines: (1-based number, line) of each line.
+      pairs: number of pairs of sentences.
+
+    Raises:
+      DataError: a line is malformed, or there is not one line for each pair.
+    """
     if len(lines) != pairs:
         raise DataError(
             f"{path} has {len(lines)} lines for {pairs} pairs of sentences; line n must contain "
@@ -518,11 +566,20 @@ _LISTED_LINK = r"\s*(\d+)\s+(-?\d+)\s+(-?\d+)(?:\s+([SP])(?:\s+[\d.]+)?)?\s*"
 
 
 def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> Iterator[_Gold]:
-    """Reads lines of `sentence source target [S|P [confidence]]`.
+    """Yields the links in lines of `sentence source target [S|P [confidence]]`.
 
-    Files often begin in the middle of a corpus and have gaps, so the n-th distinct sentence number
-    is pair n. If some sentences have no links, the number is the line instead, counted from 1 or
-    from 0; both are yielded if both are possible.
+    Files often begin in the middle of a corpus and have gaps in their numbers. If there are as many
+    different sentence numbers as pairs, the n-th smallest is pair n. If there are fewer, because
+    some sentences have no links, a number is the line of its sentence, counted from 1 or from 0;
+    the links are yielded for both ways if both are possible.
+
+    Args:
+      path: the gold file, for errors.
+      lines: (1-based number, line) of each line.
+      pairs: number of pairs of sentences.
+
+    Raises:
+      DataError: a line is malformed, or there are more sentences than pairs.
     """
     links = []
     for number, line in lines:
@@ -556,11 +613,17 @@ def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> I
 
 
 def _is_null(link: _Link, base: int) -> bool:
-    """Returns whether a link of words counted from 1 says that a word has no translation."""
+    """Returns whether a link says that a word has no translation: it names 0, and `base` is 1.
+
+    Args:
+      link: the link.
+      base: index of the first word.
+    """
     return base == 1 and min(link.source, link.target) == 0 < max(link.source, link.target)
 
 
 def _fits(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
+    """Returns whether both words of a link are in their sentences, if words count from `base`."""
     sources, targets = sizes[link.pair]
     return 0 <= link.source - base < sources and 0 <= link.target - base < targets
 
@@ -568,13 +631,19 @@ def _fits(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
 def _decided(
     path: Path, golds: Sequence[_Gold], sizes: Sequence[tuple[int, int]], given: int | None
 ) -> tuple[Sequence[_Link], int]:
-    """Returns the links of the numbering, and the index base, that fit the sentences best.
+    """Returns the links in the numbering that fits the sentences best, and their index base.
 
     All links count, so that no single line tips the decision: an index equal to the number of words
     does not fit base 0, and a link of two zeros does not fit base 1. A link of one zero may be
     NULL in base 1. In `i-j` files, which have no NULL by definition, it speaks against base 1
     unless base 0 is out of the question. The definition of the format decides ties. Negative
-    indices fit neither base.
+    indices fit neither base, and do not count.
+
+    Args:
+      path: the gold file, for messages.
+      golds: the links, once for each possible way of numbering the sentences.
+      sizes: numbers of words of both sides of each pair.
+      given: the index base that a user names, or None.
 
     Raises:
       DataError: nothing fits, or the links fit better with the sides swapped; names the first
@@ -583,12 +652,13 @@ def _decided(
     """
     if given not in (None, 0, 1):
         raise ValueError(f"{path}: index_base is {given}; expected 0, 1 or None")
-    ways = [_base(path, gold, sizes, given) for gold in golds]
+    bases = [_base(path, gold, sizes, given) for gold in golds]
     misfits = [
-        sum(not _agrees(link, sizes, base) for link in of.links) for of, base in zip(golds, ways)
+        sum(not _agrees(link, sizes, base) for link in gold.links)
+        for gold, base in zip(golds, bases)
     ]
     best = misfits.index(min(misfits))
-    gold, base = golds[best], ways[best]
+    gold, base = golds[best], bases[best]
     if misfits.count(misfits[best]) > 1:
         _log.warning("%s: the links do not tell how sentences count; %s", path, gold.numbering)
     _check_base(path, gold, sizes, base, (0, 1) if given is None else (given,))
@@ -597,7 +667,11 @@ def _decided(
 
 
 def _agrees(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
-    """Returns whether a link is possible in a base, with NULL."""
+    """Returns whether a link does not speak against an index base.
+
+    A link to NULL does not if the other word is in its sentence, nor does a link with a negative
+    index, which is wrong in any base.
+    """
     if _is_null(link, base):
         sources, targets = sizes[link.pair]
         return link.source <= sources and link.target <= targets
@@ -625,8 +699,13 @@ def _base(path: Path, gold: _Gold, sizes: Sequence[tuple[int, int]], given: int 
 
 
 def _is_tolerable(outside: int, links: int) -> bool:
-    """Returns whether so few links are outside their sentences that the file is not misread."""
-    # One link proves nothing.
+    """Returns whether so few links are outside their sentences that the file is not misread.
+
+    Args:
+      outside: number of links outside their sentences.
+      links: number of all links.
+    """
+    # A single link outside proves nothing, unless it is the only link of the file.
     return outside <= _MOST_OUTSIDE * links or outside == 1 < links
 
 
@@ -637,14 +716,22 @@ def _check_base(
     base: int,
     bases: Sequence[int],
 ) -> None:
-    """Raises DataError if too many links do not fit the chosen base, of the possible `bases`."""
+    """Raises DataError if too many links of a gold file do not fit the chosen index base.
+
+    Args:
+      path: the gold file.
+      gold: its links.
+      sizes: numbers of words of both sides of each pair.
+      base: the chosen index base.
+      bases: the index bases that were possible.
+    """
     links = [link for link in gold.links if min(link.source, link.target) >= 0]
     outside = {x: [link for link in links if not _agrees(link, sizes, x)] for x in bases}
     if not outside[base]:
         return
     swapped = [dataclasses.replace(link, source=link.target, target=link.source) for link in links]
-    fewest = min(sum(not _agrees(link, sizes, x) for link in swapped) for x in bases)
-    _check_outside(path, len(links), outside, sizes, len(outside[base]), fewest)
+    after_swap = min(sum(not _agrees(link, sizes, x) for link in swapped) for x in bases)
+    _check_outside(path, len(links), outside, sizes, len(outside[base]), after_swap)
 
 
 def _check_outside(
@@ -661,11 +748,12 @@ def _check_outside(
       path: the gold file.
       count: number of links.
       outside: {index base: links outside their sentences}.
-      sizes: words of both sides of each pair.
-      fewest: links outside with the better base.
-      swapped: links outside if source and target are swapped.
+      sizes: numbers of words of both sides of each pair.
+      fewest: number of links outside with the chosen base.
+      swapped: number of links outside if source and target are swapped.
     """
-    # Few links prove nothing, but more may, if they fit the other side.
+    # A tolerable number of links outside is still an error if fewer are outside after a swap of the
+    # sides; but a single one may be by chance.
     if _is_tolerable(fewest, count) and (fewest <= swapped or fewest == 1):
         return
     against = "; ".join(

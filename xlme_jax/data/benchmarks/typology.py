@@ -3,14 +3,14 @@
 Word order is features 81A (subject, object and verb), 85A (adposition), 86A (genitive), 87A
 (adjective), 88A (demonstrative), 89A (numeral) and 90A (relative clause) of WALS: Dryer, M. S. and
 Haspelmath, M. (eds.) 2013, The World Atlas of Language Structures Online, v2020.4,
-https://wals.info, CC BY 4.0; with the numbers of its values, and "?" where it has none. Its Modern
-Standard Arabic is Arabic here, and its Mandarin Chinese.
+https://wals.info, CC BY 4.0. The table has the numbers of WALS's values, and "?" where WALS has no
+value. Arabic has the values of WALS's Modern Standard Arabic, Chinese those of Mandarin.
 """
 
 from xlme_jax.data import languages
 
 FEATURES = ("81A", "85A", "86A", "87A", "88A", "89A", "90A")
-# Distances over fewer features are not given.
+# A distance needs at least so many features that both languages have.
 _FEWEST = 4
 
 _TABLE = """
@@ -58,6 +58,7 @@ _TABLE = """
 
 
 def _read() -> dict[str, tuple[int | None, ...]]:
+    """Returns the rows of `_TABLE` by language."""
     rows = {}
     for line in _TABLE.strip().splitlines():
         code, *values = line.split()
@@ -71,7 +72,7 @@ WORD_ORDER: dict[str, tuple[int | None, ...]] = _read()
 
 
 def script_distance(language: str, other: str = "en") -> float | None:
-    """Returns 0 for two languages of one script, else 1; None if either's is unknown."""
+    """Returns 0 for two languages of one script, else 1; None if the table lacks one of them."""
     if not {language, other} <= WORD_ORDER.keys():
         return None
     return float(languages.script(language) != languages.script(other))
@@ -85,7 +86,8 @@ def word_order_distance(language: str, other: str = "en") -> float | None:
       other: another one.
 
     Returns:
-      The share, over the features that WALS has for both; None if these are fewer than four.
+      The share among the features that WALS has for both languages; None if these are fewer than
+      four, or the table lacks one of the languages.
     """
     if not {language, other} <= WORD_ORDER.keys():
         return None

@@ -46,19 +46,26 @@ _ABBREVIATIONS = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|al|approx|Figs?|no|[A-Z]))
 
 
 class _Mention(NamedTuple):
+    """Characters [begin, end) of an abstract that name a chemical or, else, a protein (gene)."""
+
     is_chemical: bool
     begin: int
     end: int
 
 
 class _Abstract(NamedTuple):
-    """Title and abstract with a space in between, and where the title ends."""
+    """An abstract.
+
+    Attributes:
+      text: title and abstract with a space in between.
+      title: number of characters of the title.
+    """
 
     text: str
     title: int
 
 
-# {PMID: {id: mention}}; None for a mention that is not at its offset.
+# {PMID: {id: mention}}; None for a mention of training data that is not at its offset.
 _Mentions = dict[str, dict[str, _Mention | None]]
 # {PMID: {(chemical, gene): (group, type) in the order of the file}}.
 _Relations = dict[str, dict[tuple[str, str], list[tuple[str, str]]]]
@@ -66,13 +73,14 @@ _Relations = dict[str, dict[tuple[str, str], list[tuple[str, str]]]]
 
 @dataclasses.dataclass(frozen=True)
 class ChemProt:
-    """The examples of a split, from the path of its abstracts.
+    """The format of ChemProt, read from the path of the abstracts of a split.
 
     Attributes:
-      types: whether examples are the relations that count, by type, as in the data of SciBERT
-        (Beltagy et al. 2019) and Gururangan et al. (2020), which XY-LENT's Table 7 uses; a pair
-        with two relations is two examples. Else they are all pairs of a chemical and a gene in a
-        sentence, by group, or `NONE`; a pair with relations of two groups has the first one.
+      types: whether labels are types of relations rather than groups. If true, examples are the
+        relations that count, as in the data of SciBERT (Beltagy et al. 2019) and Gururangan et al.
+        (2020), which XY-LENT's Table 7 uses; a pair with two relations is two examples. If false,
+        examples are all pairs of a chemical and a gene in a sentence, and pairs with a relation
+        across sentences; the label is the group of the first relation that counts, or `NONE`.
     """
 
     types: bool = False
@@ -80,7 +88,7 @@ class ChemProt:
     def read(
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
     ) -> list[Example]:
-        """Reads all abstracts; see `Format.read`."""
+        """Returns the examples of all abstracts; see `Format.read`."""
         del language  # English.
         abstracts = {
             cells[0]: _Abstract(f"{cells[1]} {cells[2]}", len(cells[1]))
@@ -112,7 +120,13 @@ class ChemProt:
         related: Mapping[tuple[str, str], object],
         sentences: Sequence[int],
     ) -> Iterator[tuple[str, str]]:
-        """Yields the pairs (chemical, gene) of the examples, in the order of the mentions."""
+        """Yields (id of a chemical, id of a gene) of the examples, in the order of the mentions.
+
+        Args:
+          mentions: {id: mention} of an abstract.
+          related: {(chemical, gene): relations} of the abstract.
+          sentences: where sentences begin, see `_sentences`.
+        """
         for chemical, first in mentions.items():
             for gene, second in mentions.items():
                 if not first.is_chemical or second.is_chemical:
@@ -122,7 +136,12 @@ class ChemProt:
                     yield chemical, gene
 
     def _labels(self, related: Sequence[tuple[str, str]], skips: Skips) -> list[str]:
-        """Returns the labels of a pair, one for each example."""
+        """Returns the labels of a pair, one for each example.
+
+        Args:
+          related: (group, type) of the relations of the pair.
+          skips: counts further groups, which are not used.
+        """
         counted = [(group, type) for group, type in related if group in GROUPS]
         if self.types:
             return [type for _, type in counted]
@@ -132,12 +151,12 @@ class ChemProt:
 
 
 def _beside(path: Path, part: str) -> Path:
-    """Returns the file of "entities" or "relations" beside the abstracts."""
+    """Returns the path of the file of "entities" or "relations" beside a file of abstracts."""
     return path.with_name(path.name.replace("abstracts", part))
 
 
 def _rows(path: Path, columns: int, skips: Skips) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line, cells) of a table.
+    """Yields (1-based number of the line, cells) of each line of a table that is not empty.
 
     Raises:
       DataError: a line has another number of columns.
@@ -157,10 +176,10 @@ def _rows(path: Path, columns: int, skips: Skips) -> Iterator[tuple[int, list[st
 def _mentions(
     path: Path, abstracts: Mapping[str, _Abstract], split: str, skips: Skips
 ) -> _Mentions:
-    """Reads the entities.
+    """Returns the mentions of entities.
 
-    One that is not at its offset is left out of training. The official scorer compares ids and
-    reads no text, so that a set to be scored has it where its line says.
+    A mention that is not at its offset is left out of training. In a set to be scored it is where
+    the file says, because the official scorer compares ids and reads no text.
 
     Raises:
       DataError: a line is malformed, its abstract is missing, or more than 1% of the mentions are
@@ -198,11 +217,11 @@ def _mentions(
 def _relations(
     path: Path, mentions: _Mentions, types: Sequence[str], skips: Skips
 ) -> _Relations | None:
-    """Reads the relations; returns None if there is no file.
+    """Returns the relations of a split; None if there is no file of relations.
 
     Args:
-      path: the abstracts.
-      mentions: their entities.
+      path: file of the abstracts.
+      mentions: mentions of entities in the abstracts.
       types: allowed types of the relations that count; () for any.
       skips: collects the relations that cannot be used.
 
@@ -244,7 +263,7 @@ def _relations(
 
 
 def _sentences(abstract: _Abstract, mentions: Sequence[_Mention]) -> list[int]:
-    """Returns where the sentences begin, in characters."""
+    """Returns the indices of the characters at which sentences begin, ascending."""
     starts = [0, abstract.title + 1]
     for match in _END.finditer(abstract.text):
         start = match.end()
@@ -255,17 +274,26 @@ def _sentences(abstract: _Abstract, mentions: Sequence[_Mention]) -> list[int]:
 
 
 def _sentence(mention: _Mention, sentences: Sequence[int]) -> int:
+    """Returns the index of the sentence in which a mention begins."""
     return sum(start <= mention.begin for start in sentences) - 1
 
 
 def _marked(text: str, chemical: _Mention, gene: _Mention, sentences: Sequence[int]) -> str:
-    """Returns the sentences of two mentions, in which markers replace them."""
+    """Returns the text from the first to the last sentence of two mentions, replaced by markers.
+
+    Args:
+      text: the abstract.
+      chemical: mention of a chemical.
+      gene: mention of a gene. Overlapping mentions get one marker.
+      sentences: where sentences begin, see `_sentences`.
+    """
     first, last = sorted(_sentence(mention, sentences) for mention in (chemical, gene))
     begin, end = sentences[first], [*sentences, len(text)][last + 1]
     spans = [(chemical.begin, chemical.end, "@CHEMICAL$"), (gene.begin, gene.end, "@GENE$")]
     if chemical.begin < gene.end and gene.begin < chemical.end:
         outer = min(chemical.begin, gene.begin), max(chemical.end, gene.end)
         spans = [(*outer, "@CHEM-GENE$")]
+    # `at` is the end of the text that is in `parts` or has been replaced.
     parts, at = [], begin
     for start, stop, marker in sorted(spans):
         parts += [text[at:start], marker]

@@ -24,14 +24,14 @@ from xlme_jax.storage.sealed_json import parse
 class Choices:
     """Questions about a passage with a few answers, one of which is right.
 
-    Each answer is an example of its own, the passage and "question answer", labelled right or
-    wrong; ids are `question/answer`, counted from 1.
+    Each answer gives an example, whose texts are the passage and "question answer", and whose label
+    is right or wrong. Ids are `question/answer`, both numbers counted from 1.
 
     Attributes:
       passage: name of the column with the passage.
       question: name of the column with the question.
       answers: names of the columns with the answers.
-      right: name of the column with the number of the right one, from 1.
+      right: name of the column with the number of the right answer, counted from 1.
       partition: name of the column with the split, for files with several splits.
     """
 
@@ -44,7 +44,7 @@ class Choices:
     def read(
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
     ) -> list[Example]:
-        """Reads the questions; see `Format.read`."""
+        """Returns an example for each answer to each question; see `Format.read`."""
         del language, labels
         is_json = strip_compression(path.name).endswith(".jsonl")
         needed = (self.passage, self.question, *self.answers, self.right)
@@ -64,7 +64,9 @@ class Choices:
             if not missing:
                 right = checked_label(right.strip().removesuffix(".0"), numbers, path, line)
             for number, answer in zip(numbers, answers):
-                label = NO_LABEL if missing else RIGHT if number == right else WRONG
+                label = RIGHT if number == right else WRONG
+                if missing:
+                    label = NO_LABEL
                 texts = (passage.strip(), f"{question.strip()} {answer.strip()}")
                 examples.append(TextExample(f"{questions}/{number}", texts, label))
         skips.check_share(questions)
@@ -72,6 +74,7 @@ class Choices:
 
 
 def _objects(path: Path, split: str, skips: Skips) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields (line, JSON object) of each line that is not empty; {} if the line is no object."""
     for number, line in numbered_lines(path, skips, split):
         if line.strip():
             try:
@@ -82,7 +85,11 @@ def _objects(path: Path, split: str, skips: Skips) -> Iterator[tuple[int, Mappin
 
 
 def _table(path: Path, split: str, skips: Skips) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Reads a table as pandas writes it; cells may have line breaks."""
+    """Yields (line, row) of a table as pandas writes it; cells may have line breaks.
+
+    Raises:
+      DataError: the file is not such a table.
+    """
     lines = (f"{line}\n" for _, line in numbered_lines(path, skips, split))
     reader = csv.DictReader(lines, delimiter="\t")
     try:

@@ -21,10 +21,11 @@ from xlme_jax.data.text.reading import (
 )
 from xlme_jax.storage.paths import as_path
 
-# Training data that was translated from English, of a benchmark that has others of the language.
+# Split of training data that was translated from English, for benchmarks that have original
+# training data in the same languages.
 TRANSLATED = "translated"
 SPLITS = ("train", "validation", "test", TRANSLATED)
-# Names of the splits in files and their names.
+# {name of a split in the files: its name here}.
 SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 # Maximum number of items per reason that are logged; the report counts all.
 _LISTED, _LISTED_NOTES = 20, 3
@@ -55,9 +56,9 @@ class Skips:
         self._warn(where, reason, detail, "left out")
 
     def unusable(self, split: str, where: str, reason: str, detail: str = "") -> None:
-        """Skips an item of training data; one of a set to be scored counts, as wrong.
+        """Skips an item of training data; counts an item of another split as scored as wrong.
 
-        A score's denominator is that of the official scorer, which knows nothing of our skips.
+        Nothing is skipped there, so that the score has the denominator of the official scorer.
         """
         if split == "train":
             self.skip(where, reason, detail)
@@ -67,29 +68,38 @@ class Skips:
         self._warn(where, reason, detail, "scored as wrong")
 
     def leave_out(self, where: str, reason: str, detail: str = "") -> None:
-        """Leaves out an item that is as its authors meant it to be, unlike those of `skip`."""
+        """Skips an item that is not damaged but as its authors meant it to be.
+
+        `check_share` does not count it.
+        """
         self.report.skip(reason)
         self._warn(where, reason, detail, "left out")
 
     def note(self, where: str, reason: str, detail: str = "", is_damage: bool = False) -> None:
-        """Counts an item that is used all the same; `is_damage` counts it in `check_share`."""
+        """Counts an item that is used despite `reason`; `check_share` counts it if `is_damage`."""
         if is_damage:
             self._count(reason)
         self.report.repair(reason)
         self._warn(where, reason, detail, "used all the same", _LISTED_NOTES)
 
     def _count(self, reason: str) -> None:
+        """Counts an item for `check_share`."""
         self.total += 1
         self._unusable[reason] += 1
 
     def _warn(self, where: str, reason: str, detail: str, what: str, most: int = _LISTED) -> None:
+        """Logs that `what` was done with an item, for the first `most` items of each reason."""
         self._logged[reason] += 1
         if self._logged[reason] <= most:
             about = f" ({detail})" if detail else ""
             _log.warning("%s, %s: %s%s; %s", self.path, where, reason, about, what)
 
     def check_share(self, usable: int) -> None:
-        """Raises DataError if more than 1% of the items cannot be used: a wrong file."""
+        """Raises DataError if more than 1% of the items cannot be used, as in a wrong file.
+
+        Args:
+          usable: number of the items that can be used.
+        """
         if self.total * 100 > self.total + usable:
             reasons = ", ".join(f"{n} x {reason}" for reason, n in self._unusable.most_common())
             raise DataError(
@@ -105,7 +115,7 @@ class Format(Protocol):
     def read(
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
     ) -> list[Example]:
-        """Reads the examples of one language.
+        """Returns the examples of one language.
 
         Args:
           path: the file.
@@ -157,6 +167,7 @@ class Layout:
 
 
 def _regular_expression(template: str) -> str:
+    """Returns the regular expression of a `Layout.path`, with a group for each field but {any}."""
     groups = {
         "any": "[^/]+",
         "split": f"(?P<split>{'|'.join(SPLIT_NAMES)})",
@@ -168,7 +179,12 @@ def _regular_expression(template: str) -> str:
 
 
 def _languages(fields: dict[str, str], tags: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the language in a file's name; () if it is none ("dev-all.tsv")."""
+    """Returns the language in a file's name, if any; () if the word is no language ("dev-all.tsv").
+
+    Args:
+      fields: {field of the template: text in the name}.
+      tags: {text of the field "tag" that is a language: its tag}.
+    """
     if "tag" in fields:
         return (tags[fields["tag"]],) if fields["tag"] in tags else ()
     if "context" in fields:
@@ -184,13 +200,17 @@ class Official:
     If a layout has several files for a language (treebanks), all are read in order.
 
     Attributes:
-      layouts: in order of preference.
+      layouts: the layouts in order of preference.
     """
 
     layouts: tuple[Layout, ...]
 
-    def _found(self, folder: str | Path) -> dict[str, dict[str, tuple[Layout, list[Path]]]]:
-        """Returns {split: {language: (layout, its files)}}."""
+    def _files(self, folder: str | Path) -> dict[str, dict[str, tuple[Layout, list[Path]]]]:
+        """Returns {split: {language: (layout, files of the layout)}} of the files in a folder.
+
+        Raises:
+          DataError: there is no such folder.
+        """
         folder = as_path(folder)
         if not folder.is_dir():
             raise DataError(
@@ -207,7 +227,7 @@ class Official:
 
     def available(self, folder: str | Path) -> dict[str, tuple[str, ...]]:
         """Returns {split: available languages}, ordered by split and language."""
-        files = self._found(folder)
+        files = self._files(folder)
         return {split: tuple(sorted(files[split])) for split in SPLITS if split in files}
 
     def read(
@@ -218,8 +238,8 @@ class Official:
         labels: Sequence[str],
         report: ReadReport,
     ) -> list[Example]:
-        """Reads one language of one split; see `Benchmark.read`."""
-        files = self._found(folder)
+        """Returns the examples of one language in one split; see `Benchmark.read`."""
+        files = self._files(folder)
         if language not in files.get(split, {}):
             there = "; ".join(
                 f"{s}: {', '.join(languages)}" for s, languages in self.available(folder).items()

@@ -1,4 +1,4 @@
-"""Splits of a training file, for benchmarks that lack one."""
+"""Division of a training file into two splits, for benchmarks that lack a split."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ _EVERY = 10
 
 @dataclasses.dataclass(frozen=True)
 class Passages:
-    """The questions of a training file whose passages are held out, or the others.
+    """Reader of the questions of a training file whose passages are held out, or are not.
 
-    Which passages are follows from their text alone, so that all questions of a passage are on one
-    side in every file that has it.
+    The text of a passage alone decides whether the passage is held out, so that all questions about
+    it are on one side in every file that has it.
 
     Attributes:
       format: reader of the file.
-      held_out: whether these are the questions that are held out.
+      held_out: whether to read the questions whose passages are held out.
     """
 
     format: Format
@@ -30,7 +30,7 @@ class Passages:
     def read(
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
     ) -> list[Example]:
-        """Reads the questions of one side; see `Format.read`."""
+        """Returns the questions of one side; see `Format.read`."""
         examples = self.format.read(path, split, language, labels, skips)
         return [example for example in examples if is_held_out(example) == self.held_out]
 

@@ -16,16 +16,18 @@ from xlme_jax.storage.sealed_json import parse
 
 @dataclasses.dataclass(frozen=True)
 class Squad:
-    """SQuAD 1.1 or 2.0: data > paragraphs > qas > answers.
+    """The format of SQuAD 1.1 and 2.0: data > paragraphs > qas > answers.
 
     Official scorers compare texts and never read `answer_start`, so a set to be scored keeps every
-    question and every accepted answer; a question without one counts, and is always wrong. Training
-    needs places: answers that are not in the context at their offset are skipped and counted, even
-    if they occur elsewhere in it, and so are questions without another answer. A file in which no
+    question and every annotated answer. A question without an answer counts, and is always wrong,
+    except in SQuAD 2.0. Training needs the positions of answers: an answer that is not in the
+    context at its offset is skipped and counted, even if it occurs elsewhere in the context, and so
+    is a question without another answer. A file in which no
     question has an answer has no labels, which is an error for training.
 
     An id that recurs, as in XTREME's files of TyDiQA, becomes "7#2", "7#3", ... Training has equal
-    questions once; a scorer counts each. SQuAD 2.0's counts an id once, by its last question.
+    questions only once; a scorer counts each of them. The scorer of SQuAD 2.0 counts an id once, by
+    the last question with this id.
 
     Attributes:
       unanswerable: whether questions may have no answer (SQuAD 2.0).
@@ -38,7 +40,7 @@ class Squad:
     def read(
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
     ) -> list[Example]:
-        """Reads the questions of a language; see `Format.read`."""
+        """Returns the questions of a language; see `Format.read`."""
         questions = self._by_id(path, split, language, skips)
         # All answers in XTREME's test files have an empty text.
         has_labels = self.unanswerable or any(
@@ -92,7 +94,10 @@ class Squad:
     def _trainable(
         self, id: str, context: str, question: Mapping[str, Any], skips: Skips
     ) -> tuple[Answer, ...] | None:
-        """Returns the answers at their offsets; None if the question is skipped."""
+        """Returns the answers of a training question that are at their offsets.
+
+        Returns () for an unanswerable question, and None for a question that is skipped.
+        """
         given = [answer for answer in _given(question) if answer["text"]]
         answers = tuple(_answers(given, id, context, skips.skip))
         located = tuple(answer for answer in answers if answer.start is not None)
@@ -105,15 +110,21 @@ class Squad:
     def _accepted(
         self, id: str, context: str, question: Mapping[str, Any], skips: Skips
     ) -> tuple[Answer, ...]:
-        """Returns all answers, as scorers accept them."""
+        """Returns all annotated answers of a question that is scored.
+
+        A question that lacks answers gets an empty one, unless questions may have no answer, and is
+        reported as scored as wrong.
+        """
         answers = tuple(_answers(_given(question), id, context, skips.note))
         if answers or self.unanswerable:
             return answers
+        # "test" stands for every split that is scored.
         skips.unusable("test", f"question {id}", "question without an answer")
         return (Answer("", None),)
 
 
 def _given(question: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Returns the answers that a file has for a question."""
     return question.get("answers") or []
 
 
@@ -123,7 +134,15 @@ def _answers(
     context: str,
     log: Callable[[str, str, str], None],
 ) -> Iterator[Answer]:
-    """Yields answers; those that are not in the context at their offset have no place."""
+    """Yields the answers to a question, without `start` if they are not at their offsets.
+
+    Args:
+      given: the answers as the file has them.
+      id: id of the question, for `log`.
+      context: the context.
+      log: function that is called for each answer without `start`, with the question, the reason
+        and details.
+    """
     for answer in given:
         text, start = answer["text"], answer.get("answer_start")
         is_number = type(start) is int and start >= 0
@@ -144,7 +163,7 @@ def _answers(
 
 
 def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields (context, question) of a file.
+    """Yields (context, question) for each question of a file.
 
     Raises:
       DataError: the file is not JSON in SQuAD's format.
@@ -171,7 +190,7 @@ def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _check_question(context: Any, question: Any) -> None:
-    """Raises TypeError or KeyError if `question` does not have the fields of a question."""
+    """Raises TypeError or KeyError if context or question lack fields or have other types."""
     texts = [context, question["question"], *(answer["text"] for answer in _given(question))]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text that is no string")

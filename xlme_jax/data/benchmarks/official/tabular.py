@@ -61,7 +61,7 @@ class TextTable:
     def read(
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
     ) -> list[Example]:
-        """Reads the rows of a language; see `Format.read`."""
+        """Returns the examples of a language; see `Format.read`."""
         rows = list(self._rows(path, split, skips))
         if self.columns:
             columns = self._usual_columns(rows, path, split)
@@ -86,7 +86,7 @@ class TextTable:
         return examples
 
     def _rows(self, path: Path, split: str, skips: Skips) -> Iterator[tuple[int, list[str]]]:
-        """Yields (line, cells)."""
+        """Yields (1-based number of the line, cells) of each line that is not empty."""
         for line, text in numbered_lines(path, skips, split):
             if not text:
                 skips.report.skip("empty line")
@@ -98,7 +98,13 @@ class TextTable:
             yield line, [_unquoted(cell) for cell in cells] if self.csv else cells
 
     def _header(self, cells: Sequence[str], path: Path, split: str) -> tuple[str, ...]:
-        needed = {*self.texts, *([self.language] if self.language else [])}
+        """Returns the names of the columns; raises DataError if the first line lacks one of them.
+
+        A test file may lack the column of labels.
+        """
+        needed = set(self.texts)
+        if self.language:
+            needed.add(self.language)
         if split != "test":
             needed.add(self.label)
         missing = sorted(needed - set(cells))
@@ -112,7 +118,13 @@ class TextTable:
     def _usual_columns(
         self, rows: Sequence[tuple[int, list[str]]], path: Path, split: str
     ) -> tuple[str, ...]:
-        """Returns the columns, without the label if most rows lack it (test files)."""
+        """Returns the columns of a file without a header, by the number of cells of most rows.
+
+        Test files may lack the label.
+
+        Raises:
+          DataError: most rows have another number of cells.
+        """
         counts = collections.Counter(len(cells) for _, cells in rows)
         usual = counts.most_common(1)[0][0] if counts else len(self.columns)
         if usual == len(self.columns):
@@ -140,7 +152,17 @@ class _RowReader:
     skips: Skips
 
     def example(self, line: int, row: Mapping[str, str], cells: int, id: str) -> Example | None:
-        """Returns the example of a row of so many cells; None if it is left out."""
+        """Returns the example of a row; None if the row is left out.
+
+        Args:
+          line: number of the line.
+          row: {column: cell}.
+          cells: number of cells of the row, which may be more or fewer than the columns.
+          id: id of the example.
+
+        Raises:
+          DataError: the label is not allowed, or a row to be scored by correlation is unusable.
+        """
         table, where = self.table, f"line {line}"
         if table.no_label and row.get(table.label) == table.no_label:
             self.skips.leave_out(where, f"label {table.no_label!r}: annotators did not agree")
@@ -149,11 +171,11 @@ class _RowReader:
         problem = self._problem(row, cells)
         if problem:
             detail = f"{cells} cells for {len(self.columns)} columns: {', '.join(self.columns)}"
-            if row[self.columns[0]] != UNREADABLE:  # These are counted already.
+            if row[self.columns[0]] != UNREADABLE:  # `numbered_lines` has counted unreadable lines.
                 self.skips.unusable(self.split, where, problem, detail)
             if self.split == "train":
                 return None
-            if table.score:  # No correlation counts it as wrong.
+            if table.score:  # A correlation cannot count a row as wrong.
                 raise DataError(f"{self.path}, line {line}: {problem} ({detail}); correct the line")
             return TextExample(id, texts, NO_LABEL if table.label in self.columns else None)
         if not all(texts) or any(text in table.no_text for text in texts):
@@ -174,11 +196,17 @@ class _RowReader:
         return "no label" if is_missing else ""
 
     def _is_label(self, label: str) -> bool:
+        """Returns whether a label is allowed; true for scores, and if there is no such column."""
         if self.table.label not in self.columns or self.table.score:
             return True
         return self.table.renamed.get(label, label) in self.labels
 
     def _label(self, row: Mapping[str, str], line: int) -> str | float | None:
+        """Returns the label or score of a row; None if the file has none.
+
+        Raises:
+          DataError: the label is not allowed, or the score is not a finite number.
+        """
         if self.table.label not in row:
             return None
         label = row[self.table.label].strip()
@@ -197,7 +225,10 @@ class _RowReader:
 
 
 def _object_cells(line: str, columns: Sequence[str]) -> list[str]:
-    """Returns the cells of a JSON object, or the line itself if it is none."""
+    """Returns the values of `columns` in a JSON object as cells; [line] if it is no object.
+
+    Columns that the object lacks have no cell.
+    """
     try:
         row = parse(line)
     except ValueError:
@@ -208,9 +239,10 @@ def _object_cells(line: str, columns: Sequence[str]) -> list[str]:
 
 
 def _unquoted(cell: str) -> str:
-    """Reverses the quoting of `csv.writer`.
+    """Returns a cell without the quoting of `csv.writer`.
 
-    It quotes only cells with quotation marks and doubles them, so that `"Yes"` is plain text.
+    The writer quotes only cells with quotation marks, which it doubles. `"Yes"` has no doubled
+    quotation marks, so it is not quoted but a text.
     """
     inner = cell[1:-1]
     quoted = len(cell) > 3 and cell[0] == cell[-1] == '"' and '""' in inner

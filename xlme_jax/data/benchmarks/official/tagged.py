@@ -19,14 +19,14 @@ from xlme_jax.data.text.reading import DataError
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Lines of a word, a tab and its tag; an empty line ends a sentence.
+    """The format with a word, a tab and the word's tag in a line; an empty line ends a sentence.
 
     A test file without tags gives examples with `tags=()`.
 
     Attributes:
       prefixed: whether words are written "en:word" (WikiANN as first published).
-      untagged: what stands for the tag of a word without one, which nothing is trained on and
-        which is scored as wrong; "" if all words have tags.
+      untagged: text in place of the tag of a word that has none; "" if all words have tags. A word
+        without a tag is not trained on, and is scored as wrong.
     """
 
     prefixed: bool = False
@@ -69,11 +69,13 @@ class Columns:
 
 
 def _count_untagged(split: str, where: str, word: str, skips: Skips) -> None:
+    """Counts and logs a word without a tag."""
     reason = "not trained on" if split == "train" else "scored as wrong"
     skips.note(where, f"word without a tag: {reason}", repr(word))
 
 
 def _end_sentence(examples: list[TaggedExample], words: list[str], tags: list[str]) -> None:
+    """Moves the words and tags of a sentence to a new example; does nothing if there are none."""
     if words:
         examples.append(TaggedExample(str(len(examples)), tuple(words), tuple(tags)))
         words.clear()
@@ -92,7 +94,16 @@ _PREFERRED_ELSE = "VERB NOUN PROPN PRON ADJ NUM ADV INTJ AUX ADP DET PART CCONJ 
 
 @dataclasses.dataclass(frozen=True)
 class _Node:
-    """A line of CoNLL-U: words `first` to `last`, more than one in a multiword token."""
+    """A line of CoNLL-U.
+
+    Attributes:
+      line: 1-based number of the line.
+      first: number of the first word, from 1.
+      last: number of the last word, greater than `first` for a multiword token.
+      form: the word as written.
+      tag: part of speech (UPOS).
+      head: number of the word above in the tree; 0 for the root.
+    """
 
     line: int
     first: int
@@ -104,13 +115,13 @@ class _Node:
 
 @dataclasses.dataclass(frozen=True)
 class Conllu:
-    """CoNLL-U, converted to words and tags as by XTREME.
+    """The format CoNLL-U, converted to words and tags as XTREME does.
 
     A multiword token ("im", "du", "dámelo") is one word with the tag of the part nearest to the
     root. Empty nodes are skipped. Spaces and zero-width non-joiners are removed from words.
     Sentences whose words the treebank withholds ("_") are skipped and counted. A word without a tag
-    ("_") stays and is counted: nothing is trained on it, and it is scored as wrong, as by the
-    scorer of the CoNLL shared tasks.
+    ("_") stays and is counted: it is not trained on, and is scored as wrong, as the scorer of the
+    CoNLL shared tasks does.
     """
 
     def read(
@@ -124,6 +135,7 @@ class Conllu:
                 words.append(node.form.replace("\u200c", "").replace(" ", ""))
                 tags.append(node.tag)
             withheld = words.count("_")
+            # All words but one, at most, are withheld.
             if withheld and withheld >= len(words) - 1:
                 skips.leave_out(f"line {nodes[0].line}", "sentence without its words")
                 continue
@@ -137,6 +149,11 @@ class Conllu:
 
 
 def _sentences(path: Path, split: str, skips: Skips) -> Iterator[list[_Node]]:
+    """Yields the lines of each sentence, without comments and empty nodes.
+
+    Raises:
+      DataError: a line is not in CoNLL-U.
+    """
     nodes: list[_Node] = []
     for line, text in numbered_lines(path, skips, split):
         if not text.strip():
@@ -161,11 +178,12 @@ def _sentences(path: Path, split: str, skips: Skips) -> Iterator[list[_Node]]:
 
 
 def _surface(nodes: Sequence[_Node], language: str) -> list[_Node]:
-    """Returns the surface words, each with a tag."""
+    """Returns the words of a sentence as written: multiword tokens with a tag, not their parts."""
     single = {node.first: node for node in nodes if node.first == node.last}
     preferred = _PREFERRED.get(language, _PREFERRED_ELSE).split()
 
     def order(node: _Node) -> tuple[int, int]:
+        """Returns a key that is least for the part whose tag a multiword token takes."""
         rank = preferred.index(node.tag) if node.tag in preferred else len(preferred)
         return _depth(node.first, single), rank
 
@@ -183,8 +201,14 @@ def _surface(nodes: Sequence[_Node], language: str) -> list[_Node]:
 
 
 def _depth(word: int, single: Mapping[int, _Node]) -> int:
-    """Returns the distance between a word and the root."""
+    """Returns the number of words above a word in the tree; 0 for the word below the root.
+
+    Args:
+      word: number of the word.
+      single: {number of a word: its line}.
+    """
     above: list[int] = []
+    # A damaged tree may have a cycle, which ends the loop.
     while (word := single[word].head) in single and word not in above:
         above.append(word)
     return len(above)
