@@ -20,7 +20,7 @@ WRONG, RIGHT = "wrong", "right"
 
 @dataclasses.dataclass(frozen=True)
 class TextExample:
-    """A text or a pair of texts for classification or regression, or an answer to be chosen.
+    """A text or a pair of texts for classification or regression, or one answer of several.
 
     Attributes:
       id: unique in its file.

@@ -1,4 +1,4 @@
-"""Reads many-to-many parallel evaluation sets: FLORES, NTREX-128 and TICO-19, as distributed.
+"""Readers of many-to-many parallel evaluation sets: FLORES, NTREX-128 and TICO-19, as distributed.
 
 A folder may contain the files themselves or the folders that an archive unpacks to; `_FORMS` lists
 the names that are recognised.
@@ -165,7 +165,7 @@ _FORMS = (
 def read(
     name: str, folder: str | Path, split: str, report: ReadReport
 ) -> dict[str, tuple[str, ...]]:
-    """Reads the sentences of all languages.
+    """Returns the sentences of all languages.
 
     Args:
       name: key of `LAYOUTS`.

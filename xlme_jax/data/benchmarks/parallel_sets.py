@@ -1,7 +1,7 @@
-"""Reads parallel evaluation sets: Tatoeba, BUCC and gold word alignments.
+"""Readers of parallel evaluation sets: Tatoeba, BUCC and gold word alignments.
 
-All indices are 0-based and in the order (source, target); the base that a file uses is decided from
-all of its links and the lengths of the sentences.
+All indices are 0-based and in the order (source, target). The index base of a file of word
+alignments is decided from all links of the file and the lengths of the sentences.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def tatoeba_languages(folder: str | Path) -> tuple[str, ...]:
 
 
 def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> ParallelSentences:
-    """Reads the sentence pairs of a language with English.
+    """Returns the sentence pairs of a language with English.
 
     Args:
       folder: folder with LASER's files, `tatoeba.deu-eng.deu` and `tatoeba.deu-eng.eng`.
@@ -196,7 +196,7 @@ def bucc_languages(folder: str | Path, split: str) -> tuple[str, ...]:
 
 
 def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport) -> MiningCorpus:
-    """Reads the sentences of a language and of English for bitext mining.
+    """Returns the sentences of a language and of English for bitext mining.
 
     Args:
       folder: folder with BUCC 2018's files, `zh-en.dev.zh`, `.en` and `.gold`.
@@ -393,7 +393,7 @@ def alignment_sets(folder: str | Path) -> tuple[str, ...]:
 def read_alignments(
     folder: str | Path, report: ReadReport, index_base: int | None = None
 ) -> AlignedCorpus:
-    """Reads a set of word alignments.
+    """Returns a set of word alignments.
 
     Args:
       folder: folder with `test.en`, `test.fr` and `alignv2.txt` (or `align.txt`), as distributed
@@ -410,6 +410,7 @@ def read_alignments(
     Raises:
       DataError: files are missing, have different numbers of lines, or the links do not fit the
         sentences (wrong base, swapped direction or another text).
+      ValueError: `index_base` is neither 0 nor 1 nor None.
     """
     folder = check_folder(folder)
     files = _alignment_files(folder)

@@ -1,4 +1,4 @@
-"""Readers of translation pairs: Moses files, OPUS zips, TSV, TMX, multi-way files, SGM, tables.
+"""Readers of translation pairs: Moses, OPUS zip, TSV, TMX, multi-way, SGM, verses and tables.
 
 Files that are misaligned by one line contain no translations at all, and the loss does not reveal
 it. Therefore an unusable line is skipped together with its partner, files of different length are

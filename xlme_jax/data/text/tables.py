@@ -38,10 +38,12 @@ class _Format:
 
 
 def _parquet(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
+    """Returns an iterator over rows; see `_Format.rows`. No row is skipped or repaired."""
     return columnar.parquet_rows(path, columns)
 
 
 def _arrow(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
+    """Returns an iterator over rows; see `_Format.rows`. No row is skipped or repaired."""
     return columnar.arrow_rows(path, columns)
 
 
