@@ -343,6 +343,7 @@ def _tags(names: Iterable[str], words: Collection[str], only_known: bool = False
     tags = {name: language for name, language in languages.items() if language is not None}
 
     def is_doubtful(name: str) -> bool:
+        """Returns whether a name that is a code rather means something else."""
         if name in words:
             return True
         known = _english().languages

@@ -301,7 +301,7 @@ class Vocabulary:
         return self._processor.id_to_piece(self._piece_id(token))
 
     def piece_to_id(self, piece: str) -> int:
-        """Returns the id of a piece, or that of ``<unk>`` if it is unknown."""
+        """Returns the id of a piece, or the id of ``<unk>`` if the piece is unknown."""
         if piece == MASK_PIECE:
             return self.mask_id
         if piece in SPECIAL_PIECES:
@@ -438,7 +438,7 @@ def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> No
 
 
 def _keeping_error(texts: Iterable[str], ended: list[BaseException]) -> Iterable[str]:
-    """Yields `texts`; appends an exception of theirs to `ended`, because SentencePiece hides it."""
+    """Yields `texts`; appends an exception that ends them to `ended`, as SentencePiece hides it."""
     try:
         yield from texts
     except BaseException as error:

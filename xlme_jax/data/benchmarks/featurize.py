@@ -338,6 +338,7 @@ class ContextEncoder:
         return [*spelled, piece]
 
     def _is_unknown(self, piece: str) -> bool:
+        """Returns whether the vocabulary lacks a piece."""
         return self._vocabulary.piece_to_id(piece) == self._vocabulary.unk_id
 
 

@@ -191,6 +191,7 @@ def utf16_of(start: bytes) -> str:
 
 
 def _raise_encoding(name: str, what: str, encoding: str) -> NoReturn:
+    """Raises DataError for text in the encoding `what`, which iconv calls `encoding`."""
     raise DataError(f"{name}: {what} text; convert it to UTF-8 with `iconv -f {encoding} -t UTF-8`")
 
 
@@ -225,6 +226,7 @@ def _ends_with_cr(probe: bytes, name: str) -> bool:
 
 
 def _raise_mixed(name: str, line: int) -> NoReturn:
+    """Raises DataError for a text whose lines end with CR up to `line`, which ends with LF."""
     raise DataError(
         f"{name}: lines end with carriage returns alone, up to line {line:,}, which ends with a "
         r"line feed; write one line end throughout: `tr '\r' '\n'` if both end lines, "

@@ -249,6 +249,7 @@ def discover_tables(
 
 
 def _raise_unnamed(path: Path, root: Path) -> NoReturn:
+    """Raises DataError for a table without a language in its name and the names of its folders."""
     names = [name for name in _names(path, root) if name not in _SPLITS][:2]
     raise DataError(
         f"{path}: no language in the name of the file or of its folder "
@@ -353,6 +354,7 @@ def _is_pair(codes: Sequence[str]) -> bool:
 
 
 def _raise_no_pair(path: Path, names: Sequence[str]) -> NoReturn:
+    """Raises DataError for a table whose columns `names` tell no language pair either."""
     raise DataError(
         f"{path}: no language pair in the name of the file or of its folder, nor in the columns "
         f"{', '.join(map(shown, names[:20])) or '(none)'}; name the file as en-sw.parquet, and two "

@@ -36,5 +36,5 @@ class Passages:
 
 
 def is_held_out(example: Example) -> bool:
-    """Returns whether the passage of a question is among those that are held out."""
+    """Returns whether the passage of a question is held out."""
     return digest(example.context) % _EVERY == 0  # type: ignore[union-attr]  # Questions have one.
