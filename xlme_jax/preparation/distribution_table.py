@@ -1,8 +1,9 @@
 """The public distributions of text that `prepare --tasks=text` recognises: one row each.
 
-A row says how the files of a distribution are named and what they contain, as its publisher has
-them, so that they are read as downloaded. `xlme_jax.preparation.distributions` applies the rows in
-order: the first whose path and content fit a file is its distribution.
+A row says how the publisher of a distribution names its files and what the files contain, so that
+they are read as downloaded. `xlme_jax.preparation.distributions` applies the rows in order: a file
+belongs to the first row that fits both its path and its content. To add a corpus in a new format,
+see `xlme_jax.preparation.sources`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TRAIN, DEV, TEST, REMOVED, NOISY, EVALUATION = (
     "noisy",
     "evaluation",
 )
-# What a publisher calls the parts of a corpus.
+# {word of a publisher for a part of a corpus: the part}.
 PARTS = {
     **dict.fromkeys(("", "train", "clean", "cleaned", "deduplicated", "docs"), TRAIN),
     **dict.fromkeys(("dev", "valid", "validation", "newsdev"), DEV),
@@ -28,9 +29,10 @@ PARTS = {
     **dict.fromkeys(("noisy", "raw"), NOISY),
 }
 
-# Not words of file names that look like codes.
+# Lookahead that excludes words of file names that look like language codes.
 _WORDS = r"(?!(?:dev|val|tst|src|trg|ref|raw|ids|txt)\b)"
 _LANGUAGE = rf"(?:{_WORDS}[a-z]{{2,3}}(?:[-_@][A-Za-z0-9]{{1,10}})*?|simple)"
+# {token in `Distribution.paths`: its regular expression}.
 _TOKENS = {
     "<language>": rf"(?P<language>{_LANGUAGE})",
     "<again>": r"(?P=language)",
@@ -48,28 +50,28 @@ class Distribution:
     """A public corpus in one of the layouts that it is distributed in.
 
     Attributes:
-      name: Its name in options and messages, such as "fineweb-2".
-      title: Its name in text.
-      paths: Ends of the paths of its files, as regular expressions with tokens for languages
-        (`_TOKENS`). The groups `part` and `split` are words of `PARTS`, `side` and `role` say which
-        half of a pair a file is.
-      example: One path, as downloaded.
-      format: How a file is read, a key of `folder_source.FORMATS`. Empty: it is not read, for the
-        reason in `advice`.
+      name: Name in options and messages, such as "fineweb-2".
+      title: Name in running text.
+      paths: Ends of the paths of the files, as regular expressions with tokens for languages
+        (`_TOKENS`). The groups `part` and `split` match words of `PARTS`; `side` and `role` say
+        which text of a pair a file contains.
+      example: Path of one file, as downloaded.
+      format: How a file is read: a key of `folder_source.DOCUMENTS` or `folder_source.PAIRS`.
+        Empty: the file is not read; `advice` says what to do.
       columns: Columns that a table must have.
-      start: Regular expression that the start of another file must contain.
-      near: Files, one of which must lie in the folder of its files, or at this path from there.
+      start: Regular expression that the start of a file without columns must contain.
+      near: Paths relative to the folder of a file, at one of which there must be a file.
       text: Column of the text, or the columns of both texts, by name or counted from 0.
-      score: Column of the pairs' scores.
-      language: Language of all its text, where names do not say it.
-      is_evaluation: Whether it is made to measure with, so that it is no training text.
+      score: Column of the scores of pairs.
+      language: Language of all text, where names do not say it.
+      is_evaluation: Whether the corpus is made to measure with, so that it is no training text.
       is_escaped: Whether line ends are written as a backslash and an "n".
-      beside: Ends of the paths of files that belong to it and have no text.
-      read_by: Other sources (`cc100`, ...) that read it right.
-      advice: What to do instead, if it is not read.
-      licence: Licence of the collection, as its publisher states it.
-      citation: The paper to cite.
-      url: Where it is published.
+      beside: Ends of the paths of files that belong to the corpus and have no text.
+      read_by: Other sources (`cc100`, ...) that read the files right.
+      advice: What the user should do, if the files are not read.
+      licence: Licence of the collection, as the publisher states it.
+      citation: Publication to cite.
+      url: Address of the corpus.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Distribution:
 
 
 def _pattern(end: str) -> re.Pattern[str]:
+    """Returns a pattern of whole paths for the end of a path with tokens (`_TOKENS`)."""
     end = _TOKEN.sub(lambda match: _TOKENS[match[0]], end)
     return re.compile(rf"(?:.*/)?{end}", re.DOTALL)
 

@@ -1,9 +1,10 @@
 """Recognises public distributions of text by the names and the first bytes of their files.
 
-The rows are in `xlme_jax.preparation.distribution_table`. Files are named by their paths from the
-root, so that a folder is recognised whichever of its folders is given. Of the files of one language
-in one folder, only the first is opened: every reader checks its own file
-(`xlme_jax.preparation.first_records`).
+To add a corpus, see `xlme_jax.preparation.sources`; the distributions are the rows of
+`xlme_jax.preparation.distribution_table`. Their patterns are matched with the end of a file's
+absolute path, so that a distribution is recognised whichever of its folders is given. Of the files
+of one language in one folder, only the first is opened here: the reader of each file checks its
+first records (`xlme_jax.preparation.first_records`).
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ from xlme_jax.storage.sealed_json import parse
 
 _HEAD_BYTES = 1 << 16
 _LEAST_LINE_BYTES = 1 << 22
-# A file that several words describe is of the last of their parts in this order.
+# If several words of a path name parts, the file belongs to the part that comes last here.
 _ORDER = (TRAIN, DEV, TEST, NOISY, REMOVED, EVALUATION)
+# Names of files that describe a distribution or check it, and have no text of it.
 _ABOUT = re.compile(
     r"(?i)(?:readme|licen[cs]e|citation|copying|changelog|notice|checksums?|(?:sha|md5).*sums?)\b.*"
     r"|.+\.(?:md|rst|py|sh|png|jpg|svg|pdf|html?|ya?ml|sha\d*|md5|bib|lock|metadata)"
@@ -59,6 +61,7 @@ _OTHER_CODES = {
     "tz_MA": "zgh",
     "zz_TR": "diq",
 }
+# Words for the dev or test set in the name of a pair file; the first group is set for dev.
 _HELD_OUT = re.compile(r"(?:^|[\W_])(?:(dev|valid(?:ation)?)|test|devtest|newstest\w*)(?:[\W_]|$)")
 
 
@@ -68,12 +71,13 @@ class FileOfDistribution:
 
     Attributes:
       path: The file.
-      distribution: What it is of.
-      languages: Canonical tags of its text: one language, or the two of a pair in the order of the
-        file's name.
+      distribution: Distribution that the file belongs to.
+      languages: Canonical tags of the text: one language, or the two of a pair in the order of the
+        file's name. Empty if the name says that the text is in no language.
       part: "train", "dev", "test", "noisy" or "removed", or "evaluation" for all parts of a set
         that is made to measure with.
-      side: Which text of the pair it has, 0 or 1; None: both, or there is no pair.
+      side: Number of the text of a pair that the file contains, 0 or 1; None: the file contains
+        both texts, or no pairs.
     """
 
     path: Path
@@ -89,8 +93,8 @@ class Survey:
 
     Attributes:
       files: Files that were recognised, sorted by path.
-      unknown: Other files, each with the reason why it is none of those known.
-      no_language: Files whose name says that they are in no language, such as `c4-und`.
+      unknown: {file of no known distribution: the reason why}.
+      no_language: Recognised files whose name says that the text is in no language (`c4-und`).
     """
 
     files: tuple[FileOfDistribution, ...]
@@ -99,7 +103,7 @@ class Survey:
 
 
 def recognise(folder: Path) -> list[FileOfDistribution]:
-    """Returns the files in a folder and its subfolders that are of a known distribution.
+    """Returns the files in a folder and its subfolders that belong to a known distribution.
 
     Raises:
       DataError: The folder is missing, or a file is empty or damaged.
@@ -111,7 +115,7 @@ def find(name: str) -> Distribution:
     """Returns the distribution of a name.
 
     Raises:
-      ValueError: There is none; names the nearest.
+      ValueError: No distribution has this name; the message lists the nearest names.
     """
     by_name = {row.name: row for row in DISTRIBUTIONS}
     if name not in by_name:
@@ -135,14 +139,18 @@ def survey(folder: Path) -> Survey:
 
 
 def survey_files(paths: Iterable[Path], with_reasons: bool = True) -> Survey:
-    """Returns what files are; see `survey`.
+    """Returns what given files are, as `survey` does for a folder.
 
     Args:
       paths: The files.
       with_reasons: Whether to open unknown files, to say why they are none of those known.
+
+    Raises:
+      DataError: A file is empty or damaged.
     """
     contents = _Contents()
-    # Shards of one language in one folder differ in digits alone.
+    # Patterns are matched once for all files whose names differ only in digits: shards of one
+    # language in one folder.
     candidates: dict[tuple[Path, str], list[FileOfDistribution]] = {}
     files: list[FileOfDistribution] = []
     unknown: dict[Path, str] = {}
@@ -169,12 +177,12 @@ def survey_files(paths: Iterable[Path], with_reasons: bool = True) -> Survey:
 
 
 def _is_beside(path: str) -> bool:
-    """Returns whether a file belongs to a distribution and has no text."""
+    """Returns whether the path of a file is one of those that a row has in `beside`."""
     return any(p.fullmatch(path) for row in DISTRIBUTIONS for p in row.patterns_beside)
 
 
 def _named(path: Path) -> Iterator[FileOfDistribution]:
-    """Yields what a file may be by its path, one for each row that fits."""
+    """Yields what a file may be by its path: a `FileOfDistribution` for each row that fits."""
     full = os.fspath(path.absolute())
     for row in DISTRIBUTIONS:
         for pattern in row.patterns:
@@ -188,7 +196,16 @@ def _named(path: Path) -> Iterator[FileOfDistribution]:
 def _matched(
     row: Distribution, path: Path, names: dict[str, str | None]
 ) -> FileOfDistribution | None:
-    """Returns the file of a row by the groups of its pattern, or None if a name is no language."""
+    """Returns what a file is by the words that the pattern of a row found in its path.
+
+    Args:
+      row: Distribution whose pattern matches the path.
+      path: The file.
+      names: {group of the pattern: word of the path, or None}.
+
+    Returns:
+      The recognised file; None if a word that must be a language or a pair is none.
+    """
     words = [word for word in (names.get("part"), names.get("split")) if word]
     parts = [PARTS[word] for word in words]
     if (
@@ -224,11 +241,15 @@ def _matched(
 
 
 def _tag(code: str) -> str | None:
+    """Returns the canonical tag of a code in a file's name, or None if it is no language."""
     return languages.tag_of_half(_OTHER_CODES.get(code, code.removesuffix("_XX")))
 
 
 def _pair(name: str) -> tuple[str, str] | None:
-    """Returns the canonical tags of a pair's name such as `en_XX-sw_KE`, or None."""
+    """Returns the canonical tags of a pair's name such as `en_XX-sw_KE`.
+
+    Returns None if the name is no pair, or can be split into different pairs.
+    """
     parts = name.split("-")
     halves = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
     tags = [(_tag(first), _tag(second)) for first, second in halves]
@@ -240,16 +261,20 @@ def _pair(name: str) -> tuple[str, str] | None:
 
 
 class _Contents:
-    """Whether files contain what a row says; opens the first of each language in a folder."""
+    """Tells whether files contain what their rows say.
+
+    Of the files of one distribution, language, part and side in a folder, the first is opened and
+    decides for the others.
+    """
 
     def __init__(self) -> None:
         self._fits: dict[tuple[object, ...], bool] = {}
 
     def fit(self, file: FileOfDistribution) -> bool:
-        """Returns whether a file, or an earlier one of its kind, has the row's contents.
+        """Returns whether a file, or the first file like it, contains what its row says.
 
         Raises:
-          DataError: It is empty or damaged.
+          DataError: The file is empty or damaged.
         """
         row = file.distribution
         if row.near and not any(is_file(file.path.parent / name) for name in row.near):
@@ -270,11 +295,16 @@ def _has_contents(row: Distribution, path: Path) -> bool:
     return re.search(row.start, _head(path).decode(errors="replace")) is not None
 
 
-@functools.lru_cache(maxsize=2)  # Several rows may ask for them.
+@functools.lru_cache(maxsize=2)  # Several rows may ask for the columns of one file.
 def _columns(path: Path, version: int) -> list[str]:
-    """Returns the names of the columns of a table, of JSON Lines those of the first row.
+    """Returns the names of the columns of a table; for JSON Lines, the keys of the first row.
 
-    A struct counts as its own name and as those of its fields.
+    A field of a struct counts as `struct.field`, and the struct as `struct`. A file that is no
+    table has no columns.
+
+    Args:
+      path: The file.
+      version: Modification time of the file, so that the result is cached for this version only.
     """
     name = strip_compression(path.name)
     if not is_table(path.name):
@@ -296,9 +326,16 @@ def _head(path: Path, whole_line: bool = False) -> bytes:
     return _first_bytes(path, whole_line, path.stat().st_mtime_ns)
 
 
-@functools.lru_cache(maxsize=2)  # Several rows may ask for it.
+@functools.lru_cache(maxsize=2)  # Several rows may ask for the beginning of one file.
 def _first_bytes(path: Path, whole_line: bool, version: int) -> bytes:
-    """Returns the first bytes of a file, decompressed: 64 KiB, or at least a line."""
+    """Returns the first bytes of a file, decompressed and without a byte order mark.
+
+    Args:
+      path: The file.
+      whole_line: Whether to read until the first line is complete (at most 4 MiB), rather than
+        64 KiB. Blocks are read whole, so that more may be returned.
+      version: Modification time of the file, so that the result is cached for this version only.
+    """
     head = b""
     for block in read_blocks(path):
         head += block
@@ -313,7 +350,12 @@ def _first_bytes(path: Path, whole_line: bool, version: int) -> bytes:
 
 
 def _why_not(path: Path, named: Sequence[Distribution]) -> str:
-    """Returns why a file is of no known distribution, and the nearest layout."""
+    """Returns why a file belongs to no known distribution, and the nearest layout.
+
+    Args:
+      path: The file.
+      named: Distributions whose paths the file fits, but not their contents.
+    """
     columns = dict.fromkeys(_columns(path, path.stat().st_mtime_ns)) if is_table(path.name) else {}
     if columns:
         rows = [row for row in DISTRIBUTIONS if set(row.columns) & columns.keys()]
@@ -353,13 +395,13 @@ def check_source(
     """Checks that a source does not misread files that are of a known distribution.
 
     Args:
-      reader: How files are read: the source "cc100", "bitext", "table" or "table_pairs".
-      folder: Its folder, for the message.
-      paths: The files that it is about to read.
-      columns: The columns of the texts in TSV files, if they are given.
+      reader: Name of the source: "cc100", "bitext", "table" or "table_pairs".
+      folder: Folder of the source, for the message.
+      paths: Files that the source is about to read.
+      columns: Columns of the texts in TSV files, if the user gives them.
 
     Raises:
-      DataError: It would read one wrongly; gives the command that reads it right.
+      DataError: The source would misread a file; the message has the command that reads it right.
     """
     paths = list(dict.fromkeys(paths))
     try:
@@ -370,8 +412,10 @@ def check_source(
         row = file.distribution
         if reader in row.read_by or (columns and row.format == "tsv"):
             continue
+        # A multi-way folder without ids is named like CC-100, but an empty line of one of its files
+        # is a missing unit.
         if reader == "bitext" and row.name == "cc100" and not _are_documents(file.path, paths):
-            continue  # A multi-way folder without ids, in which an empty line is a missing unit.
+            continue
         remedy = f"read it with --tasks=text --dir={folder}"
         why = f"which --tasks={reader} reads wrongly"
         if row.is_evaluation or file.part in (DEV, TEST):
@@ -383,7 +427,14 @@ def check_source(
 
 
 def _are_documents(path: Path, paths: Iterable[Path]) -> bool:
-    """Returns whether the files in a folder have empty lines in common, which end documents."""
+    """Returns whether all files beside a file have an empty line of the same number.
+
+    In a multi-way folder, a line that is empty in all files would be a unit in no language.
+
+    Args:
+      path: One of the files.
+      paths: Files of this and other folders.
+    """
     common: set[int] | None = None
     for other in paths:
         if other.parent == path.parent:
@@ -395,11 +446,13 @@ def _are_documents(path: Path, paths: Iterable[Path]) -> bool:
 
 @contextlib.contextmanager
 def named_in_errors(reader: str, folder: Path) -> Iterator[None]:
-    """Adds to a reader's error what the folder is, if it is a distribution that `text` reads.
+    """Context manager that adds to a DataError which distributions a folder contains.
+
+    The message is unchanged if the source `text` would not read the folder.
 
     Args:
-      reader: See `check_source`.
-      folder: The folder that it looks for files in.
+      reader: Name of the source that raises the error, see `check_source`.
+      folder: Folder of the source.
     """
     try:
         yield

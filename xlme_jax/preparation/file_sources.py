@@ -108,7 +108,7 @@ class PairFolder(Source):
         )
 
     def corpora(self, config: PrepareConfig) -> Corpora:
-        """Lists the pair files, for pairs of all scores."""
+        """Lists the pair files, including the pairs that `min_score` skips."""
         # Whatever its score, the text of a held-out unit is removed from training.
         return Corpora(sources=tuple(self._discover(config, min_score=None)))
 
@@ -124,6 +124,15 @@ class PairFolder(Source):
         return pair_texts(self._discover(config), held_out)
 
     def _discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+        """Lists the pair files of the folders.
+
+        Args:
+          config: Folders, languages, pairs and other settings.
+          **changed: Arguments of `discover_bitext` in place of those of the configuration.
+
+        Raises:
+          ValueError: A folder, language or pair is missing, or a file would be misread.
+        """
         folders = self.folders(config)
         first_only = config.bitext_merge == "first"
         if first_only and len(folders) < 2:
@@ -158,7 +167,7 @@ def find_document_files(folder: Path, languages: Collection[str]) -> dict[str, l
       languages: Languages to use; empty: all.
 
     Raises:
-      DataError: A language is missing, or files would be misread.
+      DataError: The folder or a language is missing, or a file would be misread.
     """
     with distributions.named_in_errors("cc100", folder):
         files = discover_documents(folder, languages or None)
@@ -194,18 +203,20 @@ def document_tasks(
 
 
 def _document_shard(max_document_chars: int, file: DocumentFile) -> Shard:
+    """Returns a shard of all documents of a file."""
     read = functools.partial(raw_examples.documents, max_document_chars, file)
     return Shard(name_of(file), read, (file_of(file),), _columns_of(file))
 
 
 def _columns_of(file: DocumentFile) -> str:
+    """Returns what the documents of a table depend on besides the file; "" for text files."""
     return file.key if isinstance(file, TableText) else ""
 
 
 def _document_splits(
     held_out: HeldOutText, language: str, files: Sequence[DocumentFile], max_document_chars: int
 ) -> dict[str, list[Shard]]:
-    """Returns the splits of a language; no "validation" if the rule never selects documents."""
+    """Returns {split: shards} of a language; no "validation" if the rule holds out no documents."""
     rule = held_out.rule
 
     def shards(split: str) -> list[Shard]:
@@ -227,6 +238,7 @@ def _document_splits(
 def _held_document_shard(
     held_out: HeldOutText, language: str, split: str, max_document_chars: int, file: DocumentFile
 ) -> Shard:
+    """Returns a shard of the documents of a file that belong to a split."""
     read = functools.partial(
         raw_examples.split_documents,
         held_out.without_corpora(),
@@ -281,9 +293,12 @@ def pair_tasks(
 
 
 def _pair_shard(source: BitextSource) -> Shard:
+    """Returns a shard of all pairs of a source."""
     title = " + ".join(map(os.fspath, source.paths))
     read = functools.partial(read_bitext, source)
-    multiway = source.kind in ("multiway", "verses")
+    # Two languages of a multi-way folder, or two Bibles, may have no unit in common.
+    may_be_empty = source.kind in ("multiway", "verses")
+    # Parts are added only if they are set: another key would prepare earlier data sets again.
     key = f"{source.kind} {source.swap}" + (f" {source.columns}" if source.columns else "")
     files = source.paths
     if source.fields:
@@ -293,11 +308,11 @@ def _pair_shard(source: BitextSource) -> Shard:
     if source.min_score is not None:
         key += f" score {source.score_column} {source.min_score}"
         files += (source.score_file,) if source.score_file else ()
-    return Shard(title, read, files, key, may_be_empty=multiway)
+    return Shard(title, read, files, key, may_be_empty)
 
 
 def _distinct(shards: Sequence[Shard]) -> Shard:
-    """Returns the shards of a split as one, without duplicates."""
+    """Returns one shard that yields each pair of the shards of a split once."""
     name, more = shards[0].name, len(shards) - 1
     return Shard(
         name + (f" and {more} more" if more else ""),
@@ -309,12 +324,18 @@ def _distinct(shards: Sequence[Shard]) -> Shard:
 
 
 def _mismatched(shard: Shard) -> Shard:
+    """Returns a shard of the same texts in pairs that are no translations."""
     read = functools.partial(raw_examples.mismatched_pairs, shard.read)
     return dataclasses.replace(shard, read=read, key=f"{shard.key} mismatched")
 
 
 def _pair_splits(held_out: HeldOutText, group: Sequence[BitextSource]) -> dict[str, list[Shard]]:
-    """Returns the splits of a pair; no "validation" if the rule never selects its units."""
+    """Returns {split: shards} of a language pair; no "validation" if the rule holds out no units.
+
+    Args:
+      held_out: Selector of the held-out units.
+      group: Sources of the pair.
+    """
     rule = held_out.rule
     if rule.kind == "folder":
         folder_sources = held_out.folder().sources
@@ -327,6 +348,7 @@ def _pair_splits(held_out: HeldOutText, group: Sequence[BitextSource]) -> dict[s
 
 
 def _held_pair_shard(held_out: HeldOutText, source: BitextSource, split: str) -> Shard:
+    """Returns a shard of the pairs of a source that belong to a split."""
     whole = _pair_shard(source)
     key = held_out.key(corpus_name(source), source.lang1, source.lang2)
     return dataclasses.replace(
@@ -341,7 +363,14 @@ def _held_pair_shard(held_out: HeldOutText, source: BitextSource, split: str) ->
 
 
 def pair_texts(sources: Sequence[BitextSource], held_out: HeldOutText | None) -> list[LanguageText]:
-    """Returns both sides of all pairs; a text file that is part of several is read once."""
+    """Returns both sides of all pairs, to train a vocabulary on.
+
+    A file of lines that is part of several pairs of languages is returned once.
+
+    Args:
+      sources: Pair files.
+      held_out: Held-out data, whose text is left out; None: no held-out data.
+    """
     texts_by_file: dict[Path | tuple[Path, str], LanguageText] = {}
     for source in sources:
         for side, language in enumerate((source.lang1, source.lang2)):
@@ -359,6 +388,7 @@ def pair_texts(sources: Sequence[BitextSource], held_out: HeldOutText | None) ->
 
 
 def _lines(held_out: HeldOutText | None, language: str, file: Path) -> Iterator[str]:
+    """Streams the readable lines of a text file, without held-out text."""
     lines = aligned_lines(read_blocks(file), str(file), ReadReport())
     if held_out is None:
         return (line for line in lines if isinstance(line, str))
@@ -368,6 +398,7 @@ def _lines(held_out: HeldOutText | None, language: str, file: Path) -> Iterator[
 
 
 def _side(held_out: HeldOutText | None, source: BitextSource, side: int) -> Iterator[str]:
+    """Streams text number `side` of the pairs of a source, without held-out pairs."""
     if held_out is None:
         return (pair[side] for pair in read_bitext(source))
     pairs = raw_examples.split_pairs(held_out, source, "train", ReadReport())

@@ -1,8 +1,8 @@
 """The source `text`: folders of public distributions as they were downloaded.
 
-What lies there is recognised (`xlme_jax.preparation.distributions`), told in a line for each
-distribution, and read as its row says. Parts that are no training text are left out unless
-`--include_parts` names them, and a file that is of no known distribution is an error.
+The files in a folder are recognised (`xlme_jax.preparation.distributions`), logged in a line for
+each distribution, and read as the row of their distribution says. Parts that are no training text
+are left out unless `--include_parts` names them. A file of no known distribution is an error.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ Files = Sequence[FileOfDistribution]
 
 @dataclasses.dataclass(frozen=True)
 class _Text:
-    """What the files of a folder are read as.
+    """What the files of one or several folders are read as.
 
     Attributes:
-      documents: {canonical tag: its files}.
+      documents: {canonical tag: its files of documents}.
       sources: Pair files.
-      origins: The distribution that each file is of.
+      origins: {file: the distribution that it belongs to}.
     """
 
     documents: dict[str, list[DocumentFile]]
@@ -80,10 +80,11 @@ class _Text:
     origins: dict[Path, Origin] = dataclasses.field(default_factory=dict)
 
     def with_origins(self, tasks: Sequence[TextTask]) -> list[TextTask]:
-        """Returns tasks with the distributions that their files are of."""
+        """Returns copies of tasks that name the distributions of their files."""
         return [dataclasses.replace(task, origins=self._origins(task)) for task in tasks]
 
     def _origins(self, task: TextTask) -> tuple[Origin, ...]:
+        """Returns the distributions of the training files of a task, each once."""
         files = (file for shard in task.splits.get("train", ()) for file in shard.files)
         return tuple(dict.fromkeys(self.origins[f] for f in files if f in self.origins))
 
@@ -125,7 +126,7 @@ class PublicText(Source):
         return text.with_origins(tasks)
 
     def corpora(self, config: PrepareConfig) -> Corpora:
-        """Lists the files, for pairs of all scores."""
+        """Lists the files; pair files include the pairs that `min_score` skips."""
         text = self._text(config, all_scores=True)
         documents = tuple((tag, file) for tag, files in text.documents.items() for file in files)
         return Corpora(documents, tuple(text.sources), config.max_document_chars)
@@ -139,7 +140,10 @@ class PublicText(Source):
         return documents + pair_texts(text.sources, held_out)
 
     def from_environment(self, environment: Mapping[str, str]) -> Mapping[str, Any] | None:
-        """Returns the folders of $TEXT_DIR, or None if they cannot be read without a flag."""
+        """Returns the setting of the folders of $TEXT_DIR.
+
+        Returns None, with a log line, if the folders cannot be read without further flags.
+        """
         settings = super().from_environment(environment)
         if not settings:
             return None
@@ -151,10 +155,15 @@ class PublicText(Source):
         return settings
 
     def _text(self, config: PrepareConfig, all_scores: bool = False) -> _Text:
-        """Recognises and selects the files.
+        """Recognises the files of all folders, and selects those that are read.
+
+        Args:
+          config: Folders, languages, pairs and other settings.
+          all_scores: Whether `config.min_score` is ignored.
 
         Raises:
-          DataError: A file is unknown, a language or pair is missing, or nothing is to be read.
+          DataError: A folder is missing, a file is unknown or cannot be read as it is, a language
+            or pair is missing, nothing is to be read, or `min_score` is set and no file has scores.
         """
         parts = _parts(config)
         files: list[FileOfDistribution] = []
@@ -200,6 +209,11 @@ def explain(config: PrepareConfig) -> list[str]:
 
 
 def _folders(config: PrepareConfig) -> list[Path]:
+    """Returns the folders or single files of the configuration or of $TEXT_DIR.
+
+    Raises:
+      DataError: No folder is given, or one does not exist.
+    """
     given = setting(config, OPTION) or os.environ.get(VARIABLE) or ""
     names = [name for name in os.fspath(given).split(",") if name]
     if not names:
@@ -214,6 +228,7 @@ def _folders(config: PrepareConfig) -> list[Path]:
 
 
 def _parts(config: PrepareConfig) -> tuple[str, ...]:
+    """Returns the parts of distributions to train on; raises ValueError if one is unknown."""
     given = tuple(setting(config, "include_parts") or ())
     if wrong := [part for part in given if part not in _OTHER_PARTS]:
         raise ValueError(
@@ -224,9 +239,9 @@ def _parts(config: PrepareConfig) -> tuple[str, ...]:
 
 
 def _check(folder: Path, survey: Survey) -> None:
-    """Raises DataError for files that are not known, and for those that cannot be read as they are.
+    """Raises DataError if a file is unknown or cannot be read as it is, or there is no file.
 
-    The message has the command of another source, if one reads the folder.
+    For an unknown file, the message says what to do (`_remedy_for_unknown`).
     """
     for file in survey.files:
         if not file.distribution.format:
@@ -243,18 +258,19 @@ def _check(folder: Path, survey: Survey) -> None:
             f"{path}: {reason}"
             + (f" (and {more} more such files)" if more else "")
             + "; "
-            + _command_of_another(folder)
+            + _remedy_for_unknown(folder)
         )
     if not survey.files:
         raise DataError(f"{folder}: no text in this folder")
 
 
-def _command_of_another(folder: Path) -> str:
-    """Returns what to do about an unknown file."""
+def _remedy_for_unknown(folder: Path) -> str:
+    """Returns what to do about an unknown file: move it, use another source, or convert it."""
     if any(file.distribution.format for file in distributions.survey(folder).files):
         return "move it out of the folder if it is not text to train on (--explain lists all files)"
     disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # Of the files that another source would not read.
+    # Other sources are only tried here, so their warnings would mislead.
+    logging.disable(logging.WARNING)
     try:
         for name, discover in _OTHER_SOURCES.items():
             with contextlib.suppress(ValueError):
@@ -289,6 +305,8 @@ def _paths_of_tables(folder: Path) -> list[Path]:
     return [table.path for tables in by_language.values() for table in tables]
 
 
+# {name of a source: function that lists the files that the source would read in a folder}, in the
+# order in which the sources are tried.
 _OTHER_SOURCES: dict[str, Callable[[Path], list[Path]]] = {
     "bitext": _paths_of_pairs,
     "cc100": _paths_of_documents,
@@ -299,11 +317,12 @@ _OTHER_SOURCES: dict[str, Callable[[Path], list[Path]]] = {
 
 @functools.lru_cache(maxsize=64)
 def _log_once(line: str) -> None:
+    """Logs a line, except if it was logged before."""
     _log.info(line)
 
 
 def _tell(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
-    """Logs a line for each distribution."""
+    """Logs a line for each distribution in a folder, and one for the files in no language."""
     by_name: dict[str, list[FileOfDistribution]] = defaultdict(list)
     for file in survey.files:
         by_name[file.distribution.name].append(file)
@@ -322,7 +341,7 @@ def _tell(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
 
 
 def _raise_left_out(folders: Sequence[Path]) -> NoReturn:
-    """Raises DataError for folders without a part that is training text."""
+    """Raises a DataError that says which parts of distributions the folders contain."""
     files = [file for folder in folders for file in distributions.survey(folder).files]
     titles = ", ".join(dict.fromkeys(file.distribution.title for file in files)) or "no language"
     parts = ",".join(sorted({file.part for file in files}))
@@ -333,6 +352,16 @@ def _raise_left_out(folders: Sequence[Path]) -> NoReturn:
 
 
 def _selected(text: _Text, config: PrepareConfig, names: str) -> _Text:
+    """Returns the text in the languages and pairs of a configuration, sorted.
+
+    Args:
+      text: All text.
+      config: The configuration.
+      names: Names of the folders, for messages.
+
+    Raises:
+      DataError: A language or pair is missing, or no text remains.
+    """
     selection = Selection.of(config.languages or None, config.pairs or None, config.pivot)
     sources = [source for source in text.sources if selection.has(source)]
     documents = text.documents
@@ -361,10 +390,14 @@ def _selected(text: _Text, config: PrepareConfig, names: str) -> _Text:
 
 
 def _where(text: _Text, where: str) -> _Text:
-    """Returns the text with conditions on the rows of its tables.
+    """Returns a copy of the text with conditions on the rows of tables.
+
+    Args:
+      text: The text.
+      where: Conditions, see `row_conditions`; empty: `text` is returned.
 
     Raises:
-      DataError: Some of its files have no named columns.
+      DataError: A file has no named columns.
     """
     if not where:
         return text
@@ -381,6 +414,7 @@ def _where(text: _Text, where: str) -> _Text:
 
 
 def _check_scores(sources: Sequence[BitextSource], least: float, names: str) -> None:
+    """Raises DataError if no pair file can have scores; zips are known only when they are read."""
     if any(s.kind == "zip" or s.score_file or s.score_column is not None for s in sources):
         return
     raise DataError(
@@ -393,7 +427,12 @@ def _check_scores(sources: Sequence[BitextSource], least: float, names: str) -> 
 
 
 def _read_as(files: Files, min_score: float | None) -> _Text:
-    """Returns what files are read as, with the least score of pairs."""
+    """Returns what recognised files are read as, by the formats of their distributions.
+
+    Args:
+      files: The files.
+      min_score: Least score of a pair; None: no scores are read.
+    """
     documents: dict[str, list[DocumentFile]] = defaultdict(list)
     sources: list[BitextSource] = []
     by_format: dict[str, list[FileOfDistribution]] = defaultdict(list)
@@ -438,11 +477,13 @@ def _numbered(file: FileOfDistribution) -> TableText:
 
 
 def _pair(file: FileOfDistribution) -> tuple[str, str]:
+    # Unpacked, so that the type checker sees two languages.
     first, second = file.languages
     return first, second
 
 
 def _of_one_file(kind: str) -> Callable[[Files], list[BitextSource]]:
+    """Returns a function that makes a source of each file, which contains both texts of pairs."""
     return lambda files: [canonical_source(kind, _pair(file), file.path) for file in files]
 
 
@@ -462,15 +503,16 @@ def _table_pairs(files: Files) -> list[BitextSource]:
     for file in files:
         columns = tuple(map(str, file.distribution.text)) or None
         source = canonical_source("table", _pair(file), file.path, fields=columns)
-        sources.append(dataclasses.replace(source, swap=False))  # The fields have its order.
+        # `canonical_source` has already put the fields in the order of the languages.
+        sources.append(dataclasses.replace(source, swap=False))
     return sources
 
 
 def _moses(files: Files) -> list[BitextSource]:
-    """Pairs the files of one stem.
+    """Returns a source for each two files that differ only in the suffix, the two texts of pairs.
 
     Raises:
-      DataError: A side is missing.
+      DataError: One of two files is missing.
     """
     halves: dict[tuple[object, ...], dict[int, FileOfDistribution]] = defaultdict(dict)
     for file in files:
@@ -489,6 +531,11 @@ def _moses(files: Files) -> list[BitextSource]:
 
 
 def _sgm(files: Files) -> list[BitextSource]:
+    """Returns a source for each source text and reference of a test set in another language.
+
+    Raises:
+      DataError: A test set has only source texts, or only references.
+    """
     sets: dict[str, dict[int, list[FileOfDistribution]]] = defaultdict(lambda: {0: [], 1: []})
     for file in files:
         stem = os.fspath(file.path).rpartition("-src." if file.side == 0 else "-ref.")[0]
@@ -509,9 +556,10 @@ def _sgm(files: Files) -> list[BitextSource]:
 
 
 def _aligned(kind: str) -> Callable[[Files], list[BitextSource]]:
-    """Returns a function that pairs files in different languages.
+    """Returns a function that makes a source of each two files in different languages.
 
-    Lines are aligned within a folder, verses by their ids wherever they are.
+    Files of the kind "multiway" are paired within a folder, because their lines are aligned. Files
+    of other kinds ("verses") are paired across folders, because ids align their units.
     """
 
     def pairs(files: Files) -> list[BitextSource]:
@@ -529,11 +577,14 @@ def _aligned(kind: str) -> Callable[[Files], list[BitextSource]]:
     return pairs
 
 
+# {format: function that returns the documents of a file}. See `sources` for what a new format
+# needs.
 DOCUMENTS: dict[str, Callable[[FileOfDistribution], DocumentFile]] = {
     "documents": _plain,
     "table": _table,
     "numbered": _numbered,
 }
+# {format: function that returns the pair files of all files in this format}.
 PAIRS: dict[str, Callable[[Files], list[BitextSource]]] = {
     "tsv": _tsv,
     "tmx": _of_one_file("tmx"),

@@ -1,4 +1,4 @@
-"""Types of the table of text sources (`xlme_jax.preparation.sources`).
+"""Types of the table of text sources; to add a corpus, see `xlme_jax.preparation.sources`.
 
 Nothing here imports TensorFlow, so that workers start without it.
 """
@@ -49,12 +49,12 @@ class Shard:
     Attributes:
       name: Name for messages and logs.
       read: Streams the examples, one text per field, and counts skipped ones in the report.
-      files: Files it reads. Their names, sizes and modification times decide whether a prepared
-        result is up to date.
-      key: Anything else the content depends on, such as the settings of a text generator.
+      files: Files that `read` reads. The names, sizes and modification times of these files decide
+        whether a prepared result is up to date.
+      key: All else that the examples depend on, such as the settings of a text generator.
       may_be_empty: Whether a shard without examples is allowed.
-      encode: Streams token ids in place of the ids of the text, for a SeqIO task of a user, which
-        has preprocessors of its own. None: the text is tokenized with the data set's vocabulary.
+      encode: Streams the token ids that the preprocessors of a user's SeqIO task yield. None: the
+        text that `read` streams is tokenized with the data set's vocabulary.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """A public corpus that text is of, for the data card.
+    """A public corpus that text comes from, as the data card names it.
 
     Attributes:
-      name: Its name.
-      licence: Licence as its publisher states it; empty: not known.
-      citation: What to cite; may be empty.
-      url: Where it is published; may be empty.
+      name: Name of the corpus.
+      licence: Licence that the publisher states; empty: not known.
+      citation: Publication to cite; may be empty.
+      url: Address of the corpus; may be empty.
     """
 
     name: str
@@ -90,10 +90,10 @@ class TextTask:
       mixture: SeqIO mixture that the task belongs to; empty: none.
       task: Name of the task, see `task_name`.
       languages: One language, or the two of a pair in the order of the texts.
-      splits: Shards of each split. "train" and "validation" are prepared.
-      num_examples: Examples of each split, if known without reading.
+      splits: {split: its shards}. Only "train" and "validation" are prepared.
+      num_examples: {split: number of examples}; None: not known without reading.
       benchmark: Benchmark of labelled examples; empty: the task has text or pairs.
-      origins: Corpora that its text is of, if they are known.
+      origins: Corpora that the text comes from; empty: not known.
     """
 
     mixture: str
@@ -123,6 +123,7 @@ class TextTask:
 
 
 def _side(shard: Shard, side: int) -> Iterator[str]:
+    """Streams text number `side` of each example of a shard."""
     return (texts[side] for texts in shard.read(ReadReport()))
 
 
@@ -170,7 +171,8 @@ class Flag:
 class Source:
     """A distribution of text, an entry of the table `xlme_jax.preparation.sources.SOURCES`.
 
-    A source defines `find` and what else it has of the methods that return nothing here.
+    A subclass defines `find`, unless `needs_seqio` is set, and overrides the methods whose default
+    is wrong for it.
 
     Attributes:
       name: Value of `--tasks` that selects the source.
@@ -180,7 +182,7 @@ class Source:
       flags: Further flags.
       can_hold_out: Whether `--validation` applies, so that the source defines `corpora`.
       has_pair_files: Whether the source reads files of pairs, which `--deduplicate` applies to.
-      needs_seqio: Whether `tasks.as_source` lists the tasks, which imports TensorFlow, and not
+      needs_seqio: Whether `tasks.as_source`, which imports TensorFlow, lists the tasks instead of
         `find`.
     """
 
@@ -197,7 +199,7 @@ class Source:
 
         Args:
           config: Folders, languages and other settings.
-          held_out: Selects the split "validation"; None: no held-out data.
+          held_out: Selector of the split "validation"; None: no held-out data.
 
         Raises:
           ValueError: A folder or language is missing.
@@ -205,26 +207,30 @@ class Source:
         raise NotImplementedError(f"the source {self.name} does not list its tasks")
 
     def corpora(self, config: PrepareConfig) -> Corpora:
-        """Lists the files that `--validation` holds units out of."""
+        """Lists the files that `--validation` holds units out of; by default none."""
         return Corpora()
 
     def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
-        """Lists the training text for a vocabulary: by default, that of the tasks' shards."""
+        """Lists the text to train a vocabulary on; by default, the training text of the tasks."""
         return [text for task in self.find(config, held_out) for text in task.texts()]
 
     def unread(self, config: PrepareConfig) -> list[BitextSource]:
-        """Lists the files of pairs that are left out because an earlier folder has the pair."""
+        """Lists the pair files that are left out because an earlier folder has the pair.
+
+        By default, there are none.
+        """
         return []
 
     def from_flags(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Computes fields of `PrepareConfig` from all flag values."""
+        """Computes fields of `PrepareConfig` from all flag values; by default none."""
         return {}
 
     def from_environment(self, environment: Mapping[str, str]) -> Mapping[str, Any] | None:
-        """Computes fields of `PrepareConfig` from environment variables when `tasks` is imported.
+        """Computes the settings of the source from environment variables, for `import tasks`.
 
         Returns:
-          By default the folder, from its variable; None if the source is not configured.
+          {name of a setting: value}, by default the folder that `variable` names; None if the
+          environment does not configure the source.
         """
         folder = environment.get(self.variable) if self.content else None
         return {self.option: folder} if folder else None
@@ -260,7 +266,7 @@ class Source:
 
 
 def setting(config: PrepareConfig, name: str) -> Any:
-    """Returns a field of a configuration, else the entry of its `options`, else None."""
+    """Returns the field `name` of a configuration, else its option of that name, else None."""
     return getattr(config, name, dict(config.options).get(name))
 
 
@@ -277,10 +283,15 @@ SHARDS = Flag(
 def matching(
     config: PrepareConfig, items: Iterable[_Item], paths_of: Callable[[_Item], Iterable[Path]]
 ) -> list[_Item]:
-    """Returns what has a file whose name matches `shards`; everything without that setting.
+    """Returns the items that have a file whose name matches the setting `shards`.
+
+    Args:
+      config: The configuration; without `shards`, all items are returned.
+      items: Files, or what is read from files.
+      paths_of: Returns the paths of the files of an item.
 
     Raises:
-      DataError: Nothing does.
+      DataError: No file matches.
     """
     items = list(items)
     patterns = setting(config, SHARDS.name)
@@ -303,10 +314,12 @@ def matching(
 def matching_of_languages(
     config: PrepareConfig, files: Mapping[str, Sequence[_File]]
 ) -> dict[str, list[_File]]:
-    """Returns the files of each language that match `shards`, without languages that have none.
+    """Returns {language: its files that match the setting `shards`}.
+
+    Languages without such a file are left out, with a warning.
 
     Raises:
-      DataError: None match, or none of a language that is asked for.
+      DataError: No file matches, or `config.languages` is set and a language has no such file.
     """
     entries = [(language, file) for language, texts in files.items() for file in texts]
     chosen: dict[str, list[_File]] = {}
@@ -323,10 +336,10 @@ def matching_of_languages(
 def required_folder(
     directory: str | os.PathLike[str] | None, variable: str, content: str, option: str
 ) -> Path:
-    """Returns a folder of raw text.
+    """Returns a folder of raw text, with `~` expanded.
 
     Args:
-      directory: The folder, or None to use the environment variable.
+      directory: The folder; None or empty: the environment variable names it.
       variable: Name of the environment variable.
       content: Expected content, for error messages.
       option: Name of the flag, for error messages.
@@ -346,7 +359,7 @@ def required_folder(
 
 
 def file_bytes(file: Path, share: float = 1.0) -> int:
-    """Estimates the bytes of text in a share of a file; at least 1, even if the file is empty."""
+    """Returns the estimated bytes of text in a share of a file; at least 1, also if it is empty."""
     expansion = _EXPANSION if file.suffix.lower() in _COMPRESSED else 1.0
     return max(1, int(file.stat().st_size * expansion * share))
 
@@ -357,7 +370,12 @@ def task_name(prefix: str, *languages: str) -> str:
 
 
 def check_names(origins: Iterable[tuple[str, object]], remedy: str) -> None:
-    """Raises ValueError if two of the (task name, location of its text) have the same name."""
+    """Raises ValueError if two tasks have the same name.
+
+    Args:
+      origins: (name of a task, where its text comes from), for each task.
+      remedy: Words that end the message.
+    """
     known: dict[str, object] = {}
     for name, origin in origins:
         if name in known:

@@ -1,9 +1,25 @@
 """The table of text sources, read by `prepare`, `train_vocabulary`, their flags and `tasks`.
 
-To add a source, add an entry to `SOURCES`. A folder of documents or of pair files is one line with
-`DocumentFolder` or `PairFolder`; for other formats, write a subclass of `Source` whose `find`
-returns `TextTask`s. Its flags, environment variable, SeqIO tasks and mixtures follow from the
-entry. Labelled benchmarks have a table of their own, `xlme_jax.data.benchmarks.catalogue`.
+Where to add a corpus:
+
+- A known format under new names of files or columns: add a row to `distribution_table.py`. The
+  source `text` then reads the corpus as it is downloaded.
+- A new format: add that row, and an entry to `DOCUMENTS` or `PAIRS` at the end of
+  `folder_source.py`; its key is the `format` of the row. Documents that are neither plain text nor
+  a table also need a reader in `data/text/document_files.py`. Pairs of a new kind need
+  - a case in `read_units` (`data/text/pair_readers.py`), and the name of the kind in the docstring
+    of `BitextSource` (`data/text/bitext_files.py`);
+  - if two languages may have no unit in common: the kind in `_pair_shard` (`file_sources.py`);
+  - if line n of two files is unit n: the kind in `BitextSource.is_line_aligned`;
+  - if the source `bitext` is to read the files too: their suffix in `_KINDS` (one file per pair) or
+    a case in `_pair_sources` (two files), both in `bitext_files.py`.
+  Held-out units need nothing for a new kind.
+- A source of its own, with a flag and an environment variable: add an entry to `SOURCES` below. A
+  folder of documents or of pair files is one line with `DocumentFolder` or `PairFolder`. For other
+  text, write a subclass of `Source` whose `find` returns `TextTask`s. The flags, the environment
+  variable, the SeqIO tasks and the mixtures follow from the entry.
+
+Labelled benchmarks have a table of their own, `xlme_jax.data.benchmarks.catalogue`.
 """
 
 from __future__ import annotations
@@ -52,26 +68,28 @@ SOURCES: dict[str, Source] = {
 
 
 class SeqioTasks(Protocol):
-    """Interface of `tasks.as_source`: what only SeqIO can list and read.
+    """Interface of the module `tasks.as_source`, which lists tasks that need SeqIO.
 
-    Who needs it gets a function that imports it, so that all else starts without TensorFlow.
+    Functions take a `load_seqio` that imports and returns the module, instead of the module, so
+    that TensorFlow is imported only when a task needs SeqIO.
     """
 
     def find(self, config: PrepareConfig, name: str) -> list[TextTask]:
-        """Lists a SeqIO task, the tasks of a mixture, or the sets of TFDS that `name` selects."""
+        """Lists the SeqIO task, the tasks of the mixture or the TFDS sets that `name` selects."""
 
 
 def chosen(config: PrepareConfig) -> list[Source]:
-    """Returns the sources among the tasks of a configuration, without duplicates."""
+    """Returns the sources that the tasks of a configuration name, in order, each once."""
     return [SOURCES[name] for name in dict.fromkeys(config.tasks) if name in SOURCES]
 
 
 def needs_seqio(config: PrepareConfig) -> bool:
-    """Returns whether a task can only be listed by `SeqioTasks`, or a module may register some."""
-    return bool(config.modules) or not all(map(_is_ours, config.tasks))
+    """Returns whether a task may need SeqIO: of no source or benchmark, or of a user's module."""
+    return bool(config.modules) or not all(map(_is_listed_without_seqio, config.tasks))
 
 
-def _is_ours(name: str) -> bool:
+def _is_listed_without_seqio(name: str) -> bool:
+    """Returns whether a task is of a source without SeqIO, or of a benchmark."""
     if name in SOURCES:
         return not SOURCES[name].needs_seqio
     from xlme_jax.data.benchmarks import labelled_rows
@@ -89,9 +107,10 @@ def find_tasks(
 
     Args:
       config: The configuration.
-      name: A source, a task or mixture of a benchmark, or one of SeqIO.
-      held_out: Selects the split "validation" of sources; None: no held-out data.
-      load_seqio: Imports and returns `tasks.as_source`; called if the name is none of ours.
+      name: Name of a source, or of a task or mixture of a benchmark or of SeqIO.
+      held_out: Selector of the split "validation" of sources; None: no held-out data.
+      load_seqio: Function that imports and returns `tasks.as_source`. It is called if
+        `config.modules` is not empty, or neither a source nor a benchmark lists the name.
 
     Raises:
       ValueError: A folder or language is missing, or the name is unknown.
@@ -115,7 +134,7 @@ def find_tasks(
 
 
 def flags() -> list[Flag]:
-    """Returns the flags of all sources, their folders, limits and filters, without duplicates."""
+    """Returns the flags of all sources, their folders, limits and filters, each once by name."""
     by_name: dict[str, Flag] = {}
     for source in SOURCES.values():
         if source.content:
@@ -137,10 +156,13 @@ def with_held_out() -> list[str]:
 
 
 def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings of sources as arguments of `PrepareConfig`, those that are set.
+    """Returns settings of sources as arguments of `PrepareConfig`.
 
-    Settings without a field of their own go to `options`, except flags that are only input to
-    `Source.from_flags`.
+    Settings that are None or an empty list are left out. Settings without a field of their own go
+    to `options`, except flags that are only input to `Source.from_flags`.
+
+    Args:
+      settings: {name of a flag: value}.
     """
     inputs = {flag.name for flag in flags() if not flag.is_setting}
     given = {name: value for name, value in settings.items() if value not in (None, [])}
@@ -157,8 +179,8 @@ def from_flags(values: Mapping[str, Any], environment: Mapping[str, str]) -> dic
     """Computes the settings of the sources from all flag values.
 
     Args:
-      values: {flag: value}.
-      environment: Environment variables, used for folders that are not given.
+      values: {name of a flag: value}.
+      environment: Environment variables, which name the folders that no flag names.
 
     Returns:
       Arguments of `PrepareConfig`.
@@ -173,7 +195,12 @@ def from_flags(values: Mapping[str, Any], environment: Mapping[str, str]) -> dic
 
 
 def from_environment(environment: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """Returns the sources that the environment configures, and arguments of `PrepareConfig`."""
+    """Returns what environment variables configure.
+
+    Returns:
+      (names, arguments): the names of the sources that are configured, and the settings of these
+      sources as arguments of `PrepareConfig`.
+    """
     names: list[str] = []
     settings: dict[str, Any] = {}
     for source in SOURCES.values():
@@ -188,11 +215,12 @@ def from_environment(environment: Mapping[str, str]) -> tuple[list[str], dict[st
 
 
 def check(config: PrepareConfig) -> None:
-    """Checks what fields of a configuration mean together.
+    """Checks that the fields of a configuration fit each other and the tasks.
 
     Raises:
-      ValueError: `validation` or `deduplicate` is set and no task reads files that it applies to,
-        or Dataflow's workers would read or write a local path.
+      ValueError: `options` has an unknown name; a limit or filter is invalid; `validation`,
+        `deduplicate` or `where` is set and applies to no task; or the workers of Dataflow would
+        read or write a local path.
     """
     _check_options(config)
     filters.check(config)
@@ -218,7 +246,7 @@ def check(config: PrepareConfig) -> None:
 
 
 def _check_options(config: PrepareConfig) -> None:
-    """Raises ValueError if an option is none of a source, limit or filter."""
+    """Raises ValueError if the name of an option is no flag of a source, limit or filter."""
     known = [flag.name for flag in flags()]
     for name in dict(config.options):
         if name not in known:
@@ -260,7 +288,7 @@ def _check_buckets(config: PrepareConfig) -> None:
 
 
 def find_corpora(config: PrepareConfig) -> Corpora:
-    """Lists the files that units are held out of; reads no text.
+    """Lists the files of all sources that units are held out of; reads no text.
 
     Raises:
       DataError: A folder or a language is missing.

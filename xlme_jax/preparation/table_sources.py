@@ -81,14 +81,15 @@ _PAIR_FLAGS = (
 
 
 class _Tables(Source):
-    """What tables of documents and tables of pairs share."""
+    """Base class of the sources `table` and `table_pairs`."""
 
     can_hold_out: ClassVar = True
 
     def from_environment(self, environment: Mapping[str, str]) -> Mapping[str, Any] | None:
-        """Returns the settings of the folder's variable, or None if tables need more to be read.
+        """Returns the setting of the folder that the environment variable names.
 
-        A flag, which a command reads later, may name a column or the language.
+        Returns None, with a log line, if the tables cannot be read without further flags, which
+        name a column or the language.
         """
         settings = super().from_environment(environment)
         if not settings:
@@ -101,12 +102,14 @@ class _Tables(Source):
         return settings
 
     def location(self, config: PrepareConfig) -> Path:
-        """Returns the folder or file; downloads the data set if it is one of the hub.
+        """Returns the folder or file of tables, on disk or on the hub.
 
-        With a limit or `shards`, it is read on the hub instead.
+        A data set of the hub is downloaded, unless a limit or `shards` is set: then its files are
+        read on the hub when they are needed.
 
         Raises:
-          DataError: None is given or it does not exist, or it cannot be downloaded.
+          DataError: No folder or data set is given, or both are; the folder does not exist; or the
+            data set cannot be downloaded.
         """
         name = setting(config, "hf_dataset")
         folder = setting(config, self.option)
@@ -116,10 +119,9 @@ class _Tables(Source):
                 f"{self.variable}) are given; leave out one"
             )
         if name:
-            # Most of it will not be read.
-            return download(
-                name, stream=filters.has_limits(config) or bool(setting(config, "shards"))
-            )
+            # Most of the data set will not be read.
+            is_partly_read = filters.has_limits(config) or bool(setting(config, "shards"))
+            return download(name, stream=is_partly_read)
         if folder and is_file(file := as_path(folder).expanduser()):
             return file
         return self.folder(config)
@@ -145,6 +147,11 @@ class Table(_Tables):
         return Corpora(documents, max_document_chars=config.max_document_chars)
 
     def _discover(self, config: PrepareConfig) -> dict[str, list[TableText]]:
+        """Returns {language: its tables}.
+
+        Raises:
+          ValueError: A folder, language or column is missing, or settings contradict each other.
+        """
         language, column = setting(config, "text_language"), setting(config, "language_column")
         if language and column:
             raise ValueError(
@@ -188,7 +195,7 @@ class TablePairs(_Tables):
         )
 
     def corpora(self, config: PrepareConfig) -> Corpora:
-        """Lists the tables, for pairs of all scores."""
+        """Lists the tables, including the pairs that `min_score` skips."""
         return Corpora(sources=tuple(self._discover(config, min_score=None)))
 
     def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
@@ -196,6 +203,16 @@ class TablePairs(_Tables):
         return pair_texts(self._discover(config), held_out)
 
     def _discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+        """Lists the tables of pairs.
+
+        Args:
+          config: The folder, languages, columns and other settings.
+          **changed: Arguments of `discover_table_pairs` in place of those of the configuration.
+
+        Raises:
+          ValueError: A folder, language, pair or column is missing, or settings contradict each
+            other.
+        """
         columns = setting(config, "pair_columns") or ()
         if len(columns) not in (0, 2) or len(set(columns)) < len(columns):
             raise ValueError(
@@ -225,6 +242,7 @@ class TablePairs(_Tables):
 
 
 def _split(config: PrepareConfig) -> str:
+    """Returns the split of tables to read; raises ValueError if it is unknown."""
     split = setting(config, "table_split") or TRAIN
     if split not in _SPLITS:
         raise ValueError(f"prepare: `table_split` is {split!r}; choose from {', '.join(_SPLITS)}")
@@ -232,7 +250,7 @@ def _split(config: PrepareConfig) -> str:
 
 
 def conditions(config: PrepareConfig) -> str:
-    """Returns the conditions on rows; raises ValueError if they are malformed."""
+    """Returns the conditions on rows, "" for none; raises ValueError if they are malformed."""
     where = setting(config, "where") or ""
     row_conditions.parse(where)
     return where
