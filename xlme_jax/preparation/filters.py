@@ -1,11 +1,12 @@
 """Limits and filters of the text that `prepare` encodes, in two tables that `tokenizing` applies.
 
-To add one, add an entry to `LIMITS` or `TEXT_FILTERS`: its flag, its check, its part in
-fingerprints and its counts in `dataset.json` follow. All are off by default. Settings are entries
-of `PrepareConfig.options`, under the name of the flag.
+To add a limit or filter, add an entry to `LIMITS` or `TEXT_FILTERS`. The flag, the check, the part
+in fingerprints and the counts in `dataset.json` follow from the entry. All limits and filters are
+off by default. Their settings are entries of `PrepareConfig.options`, under the name of the flag.
 
 Limits, and filters that compare a document with earlier ones, need the files of a task in one
-order: they become the work of one worker, so the result does not depend on the number of workers.
+order. Then one worker reads all these files, so that the result does not depend on the number of
+workers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 DOCUMENTS, PAIRS = "monolingual", "bitext"
 _KINDS = {DOCUMENTS: "running text", PAIRS: "translation pairs"}
-# Reasons in the counts of a task: of files that a limit leaves unread, whole and in part.
+# Reasons in the counts of skipped texts of a task, for the files that a limit leaves unread: a file
+# that is not opened, and the rest of the file in which the limit is reached.
 UNREAD, REST = "whole files behind a limit", "rest of a file behind a limit"
 _ORDER = Flag(
     "limit_seed",
@@ -38,11 +40,13 @@ _ORDER = Flag(
 
 
 def _positive(value: Any) -> str:
+    """Returns "" for a positive integer, else words for what is allowed."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return "" if is_number and value >= 1 else "a whole number of at least 1"
 
 
 def _share(value: Any) -> str:
+    """Returns "" for a share above 0, else words for what is allowed."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return "" if is_number and 0 < value <= 1 else "a number above 0, up to 1"
 
@@ -55,9 +59,10 @@ class Limit:
     """A limit on what is encoded of each task: of each language, or pair of languages.
 
     Attributes:
-      flag: Its flag.
-      kinds: Kinds of tasks that it applies to.
-      amounts: Returns what each of N examples counts, from their tokens, int64[N].
+      flag: Flag that sets the limit.
+      kinds: Kinds of tasks that the limit applies to.
+      amounts: Takes the numbers of tokens of N examples, int64[N], and returns how much each
+        example counts towards the limit, int64[N].
     """
 
     flag: Flag
@@ -100,7 +105,15 @@ LIMITS = (
 
 
 class Room:
-    """What a task may still get of a work item under its limits."""
+    """What the limits of a task leave for further examples.
+
+    Attributes:
+      is_full: Whether a limit is reached, so that no further example is read.
+
+    Args:
+      config: The configuration, with the limits.
+      kind: Kind of the task.
+    """
 
     def __init__(self, config: PrepareConfig, kind: str):
         self._remaining = [
@@ -112,14 +125,14 @@ class Room:
         self.is_full = False
 
     def most_texts(self, number: int) -> int:
-        """Returns `number`, or how many texts are worth reading if they are fewer."""
-        # Each text counts at least one, of tokens too.
+        """Returns how many texts are worth reading: at most `number`, at least 1."""
+        # Each text counts at least 1 towards every limit, because it has at least one token.
         return max(min([number, *(value for _, value in self._remaining)]), 1)
 
     def fitting(self, sizes: np.ndarray) -> int:
-        """Returns how many examples fit, which count from now on.
+        """Returns how many of the next examples fit, and subtracts them from what is left.
 
-        Examples that are skipped for their length count nothing.
+        Examples that are too long, which the writer skips, count nothing.
 
         Args:
           sizes: int64[N], tokens of each example.
@@ -141,7 +154,7 @@ class Room:
 
 # --- Filters of text ---
 
-# Yields the examples that stay, perhaps changed, and counts the others.
+# Yields the examples that pass a filter, perhaps changed, and counts the skipped ones.
 Stage = Callable[[Texts, ReadReport], Texts]
 
 
@@ -150,14 +163,15 @@ class TextFilter:
     """A filter of documents or pairs, before they are encoded.
 
     Attributes:
-      flag: Its flag.
-      kinds: Kinds of tasks that it applies to.
-      problem: Returns what a valid value is, if one is not, else "".
-      open: Makes the stage for a value and the languages of a task, in a worker.
-      in_order: Whether it needs all files of a task in one order.
-      version: Returns what the result depends on besides the value.
-      check: Raises ValueError if a library or file is missing.
-      warning: Returns a sentence about languages that it does not filter, or "".
+      flag: Flag that sets the value of the filter.
+      kinds: Kinds of tasks that the filter applies to.
+      problem: Takes a value and returns "" if it is valid, else words for what is allowed.
+      open: Takes a value and the languages of a task, and returns the stage; called in a worker.
+      in_order: Whether the filter needs all files of a task in one order.
+      version: Takes a value and returns what else the result depends on, such as a package version.
+      check: Takes a value and raises ValueError if a library or file is missing.
+      warning: Takes a value and languages, and returns a sentence about those languages that the
+        filter leaves as they are, or "".
     """
 
     flag: Flag
@@ -171,7 +185,12 @@ class TextFilter:
 
 
 def _each(reason: str, is_good: Sequence[Callable[[str], bool]]) -> Stage:
-    """Returns a stage that skips examples of which a text is not good, by a rule for each side."""
+    """Returns a stage that skips examples with a text that is not good.
+
+    Args:
+      reason: Reason in the counts of skipped examples.
+      is_good: For each text of an example, a function that tells whether the text is good.
+    """
 
     def stage(texts: Texts, report: ReadReport) -> Texts:
         for example in texts:
@@ -205,8 +224,8 @@ def _open_min_characters(value: int, languages: Sequence[str]) -> Stage:
 
 
 def _open_letters(value: float, languages: Sequence[str]) -> Stage:
-    rule = [lambda text: text_rules.letters(text) >= value] * len(languages)
-    return _each(f"letters under {value:g}", rule)
+    rules = [lambda text: text_rules.letters(text) >= value for _ in languages]
+    return _each(f"letters under {value:g}", rules)
 
 
 def _open_identified(value: str, languages: Sequence[str]) -> Stage:
@@ -228,7 +247,7 @@ def _open_near_duplicates(value: float, languages: Sequence[str]) -> Stage:
     return stage
 
 
-# In the order in which they are applied: those that change documents first, the slowest last.
+# In the order in which they are applied: filters that change documents first, the slowest last.
 TEXT_FILTERS = (
     TextFilter(
         Flag(
@@ -376,9 +395,10 @@ def needs_order(config: PrepareConfig, kind: str) -> bool:
 
 
 def fingerprint(config: PrepareConfig, kind: str) -> tuple[object, ...]:
-    """Returns what the result of a kind of task depends on; () without limits and filters.
+    """Returns the limits and filters that the result of a kind of task depends on.
 
-    The order of files, which limits depend on, is that of the shards.
+    The result, which is () without limits and filters, has no `limit_seed`: the order of the shards
+    in the fingerprint of the job depends on the seed.
     """
     limits = [
         (limit.flag.name, value)
@@ -393,7 +413,10 @@ def fingerprint(config: PrepareConfig, kind: str) -> tuple[object, ...]:
 
 
 def stages(config: PrepareConfig, kind: str, languages: Sequence[str]) -> Stage:
-    """Returns the filters of a task as one stage, which remembers earlier files."""
+    """Returns one stage that applies all filters of a task.
+
+    Filters that compare documents remember the documents of all files that the stage has read.
+    """
     opened = [entry.open(value, languages) for entry, value in _text_filters(config, kind)]
 
     def stage(texts: Texts, report: ReadReport) -> Texts:
@@ -407,8 +430,9 @@ def stages(config: PrepareConfig, kind: str, languages: Sequence[str]) -> Stage:
 def in_order(config: PrepareConfig, shards: Sequence[Shard]) -> list[Shard]:
     """Returns source shards in the order in which a limit takes them.
 
-    The order is random but fixed: that of digests of the files' names and `limit_seed`, wherever
-    the folder lies. So a limit takes a sample of all files, not the first by name.
+    The shards are sorted by digests of `limit_seed` and the names of their files, without folders.
+    So the order is random but fixed, and a limit takes a sample of all files, not the first by
+    name.
     """
     seed = setting(config, _ORDER.name) or 0
 

@@ -24,8 +24,6 @@ from xlme_jax.storage.paths import as_path
 HELD_OUT_FILE = "held-out.npz"
 _log = logging.getLogger(__name__)
 
-_log = logging.getLogger(__name__)
-
 
 def list_jobs(
     config: PrepareConfig,
@@ -35,7 +33,8 @@ def list_jobs(
 ) -> list[Job]:
     """Returns one job per task and split, in the order of the configuration.
 
-    Writes the file of held-out texts first, unless it is up to date: jobs depend on it.
+    With `validation`, writes the file of held-out texts first, unless the file is up to date: jobs
+    depend on it.
 
     Args:
       config: The configuration.
@@ -73,7 +72,10 @@ def list_jobs(
 
 
 def _in_order(tasks: Iterable[TextTask]) -> list[TextTask]:
-    """Sorts the tasks of each mixture by name; mixtures stay in order."""
+    """Returns the tasks mixture by mixture, in the order of the mixtures' first tasks.
+
+    The tasks of a mixture are sorted by name.
+    """
     mixtures: dict[str, list[TextTask]] = {}
     for task in tasks:
         mixtures.setdefault(task.mixture, []).append(task)
@@ -91,6 +93,11 @@ def _job(
     vocabulary_digest: str,
     evaluation_digest: str,
 ) -> Job:
+    """Returns the job of a split of a task.
+
+    Raises:
+      ValueError: A filter or `exclude_overlap` needs text, but SeqIO yields tokens.
+    """
     kind, shards = task.kind, task.splits[split]
     in_order = filters.needs_order(config, kind)
     if in_order:
@@ -108,7 +115,7 @@ def _job(
         "bitext": config.max_pair_tokens,
         "labelled": (config.max_length, config.stride),
     }
-    # Another order or representation would prepare all earlier data sets again.
+    # In another order or representation, the tasks of all earlier data sets would be prepared again.
     content: list[object] = [
         prepared_format.FORMAT,
         prepared.PAGE_TOKENS,
@@ -172,7 +179,7 @@ def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
 
 
 def held_out_in(config: PrepareConfig) -> held_out.HeldOutText | None:
-    """Returns the held-out data, in a file of the output folder, or None if not configured."""
+    """Returns the held-out data, whose file is in the output folder; None without `validation`."""
     if not config.validation:
         return None
     file = os.path.join(config.output, HELD_OUT_FILE)

@@ -1,12 +1,13 @@
 """Prepares a data set: finds the tasks, skips finished ones and runs the others in workers.
 
-`prepare` converts every task into shards of token ids. It may be interrupted at any time: a
-finished task is identified by a fingerprint of everything its shards depend on (source files,
-vocabulary, settings) and kept if its files are intact, and `dataset.json`, which makes the folder a
-data set, is written last. So the same command resumes an interrupted run and repairs damaged files.
+`prepare` converts every task into shards of token ids. It may be interrupted at any time. A
+fingerprint of everything that the shards of a task depend on (source files, vocabulary, settings)
+identifies a finished task, which is kept if its files are intact. `dataset.json`, which makes the
+folder a data set, is written last. So the same command resumes an interrupted run and repairs
+damaged files.
 
-Worker processes run `tokenizing`, and so do the workers of any Apache Beam runner (`beam_parts`).
-TensorFlow is imported only for tasks that `sources.needs_seqio` names.
+Worker processes and the workers of any Apache Beam runner (`beam_parts`) run `tokenizing`.
+TensorFlow is imported only if `sources.needs_seqio` is true.
 """
 
 from __future__ import annotations
@@ -68,15 +69,16 @@ def prepare(
 
     Args:
       config: The configuration.
-      load_seqio: Imports and returns `tasks.as_source`; called here and in workers if a task needs
-        it.
+      load_seqio: Function that imports and returns `tasks.as_source`; called here and in workers if
+        a task needs SeqIO.
       command: Command line, recorded in the data set.
 
     Returns:
       The row of every task and split, as written to `dataset.json`.
 
     Raises:
-      ValueError: Something is missing, unreadable or empty; the message names it and the remedy.
+      ValueError: A setting is invalid, or a file is missing, unreadable or empty. The message says
+        which one, and what to do.
     """
     sources.check(config)
     output = as_path(config.output)
@@ -91,7 +93,7 @@ def prepare(
     waiting = f"{output}: another process is preparing it. Waiting for it to finish."
     with locks.hold(output / LOCK_FILE, lambda: _log.info(waiting)):
         _check_same_vocabulary(output, vocabulary)
-        # From a run that was killed.
+        # Files and parts that a killed run left.
         remove_partial(output)
         remove_folder(output / prepared_format.PARTS_FOLDER)
         replace_file(model, vocabulary.model)
@@ -109,7 +111,7 @@ def prepare(
         record_tasks(output, shared)
         table, dropped = dropping.drop(config, shared)
         dropped += dropping.unread_files(jobs, rows)
-        # Removed first, so that no card is of another data set.
+        # Removed before `dataset.json` is written, so that a card never describes another data set.
         (output / prepared_format.DATA_CARD_FILE).unlink(missing_ok=True)
         write_dataset(output, table, model, vocabulary.size, command, dropped)
         remove_unused(output, shared)
@@ -169,7 +171,7 @@ def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
 
 
 def _log_empty(jobs: Sequence[Job]) -> None:
-    """Reports the tasks and splits that are omitted because they are empty."""
+    """Logs the names of tasks and splits that are omitted because they are empty."""
     for split, why in (
         ("train", "Skipped tasks, whose files have no unit in common"),
         (held_out.VALIDATION, "Tasks without held-out units"),
@@ -182,13 +184,13 @@ def _log_empty(jobs: Sequence[Job]) -> None:
 
 
 def _write_evaluation_text(config: PrepareConfig, evaluation: EvaluationDigests) -> str:
-    """Writes the text that workers remove from training text, if it is to be removed.
+    """Writes the evaluation text that workers remove from training text, with `exclude_overlap`.
 
     Returns:
-      Its digest; "" if nothing is to be removed.
+      Digest of the evaluation text; "" without `exclude_overlap`, where no file is written.
 
     Raises:
-      DataError: Not all evaluation files could be read, so that their text would stay.
+      DataError: An evaluation file could not be read, so that its text would not be removed.
     """
     if not config.exclude_overlap:
         return ""
@@ -202,9 +204,9 @@ def _write_evaluation_text(config: PrepareConfig, evaluation: EvaluationDigests)
 def _report_overlap(
     config: PrepareConfig, evaluation: EvaluationDigests, jobs: Sequence[Job]
 ) -> str:
-    """Reports and writes which evaluation texts occur in the training text of which task.
+    """Logs and writes which evaluation texts occur in the training text of which task.
 
-    With `exclude_overlap`, in the text as it was before documents and pairs were removed.
+    The training text is compared as it was before `exclude_overlap` removed documents and pairs.
 
     Returns:
       An error if not all evaluation files could be read, else "".
@@ -224,7 +226,12 @@ def _report_overlap(
 def _training_text(
     jobs: Iterable[Job], done: Callable[[], object]
 ) -> Iterator[tuple[str, Iterable[tuple[str, ...]]]]:
-    """Yields (task, examples) of each source shard of each job."""
+    """Yields (name of the task, examples) of each source shard of each job.
+
+    Args:
+      jobs: Jobs of training text.
+      done: Function that is called after each job.
+    """
     for job in jobs:
         for read in job.reads:
             yield job.name, read(ReadReport())
@@ -235,7 +242,10 @@ def _training_text(
 
 
 def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
-    """Returns the rows of finished jobs, in the order of the jobs."""
+    """Returns {finished job: its row} of the jobs whose files are intact, in order.
+
+    Logs why jobs with damaged files are prepared again.
+    """
     fingerprints = {(job.name, job.split): job.fingerprint for job in jobs}
     rows, problems = recorded_tasks(output, fingerprints)
     for problem in problems:
@@ -283,7 +293,7 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
     """Raises VocabularyError if a folder contains data of another vocabulary."""
     file = output / prepared_format.VOCABULARY_FILE
     try:
-        # Not from the model file, which may be the damaged one and is written again.
+        # `dataset.json` has the digest, because the model file itself may be damaged.
         content, _ = unseal_rows((output / prepared_format.DATASET_FILE).read_bytes())
         old = content["vocabulary"]
         size, digest = old["size"], str(old["sha256"])
@@ -307,7 +317,15 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
 
 
 def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
-    """Reports tasks dropped from an earlier data set; invalidates it if shards will change."""
+    """Logs which tasks of an earlier data set this command does not name.
+
+    Deletes `dataset.json` if a task of the earlier data set will be prepared again.
+
+    Args:
+      output: Folder of the data set.
+      jobs: All jobs.
+      pending: Jobs that will be prepared.
+    """
     file = output / prepared_format.DATASET_FILE
     try:
         before = {(row["name"], row["split"]) for row in unseal_rows(file.read_bytes())[1]}
@@ -329,6 +347,20 @@ def _run(
     model: str,
     jobs: Sequence[Job],
 ) -> dict[Job, prepared.TaskInfo]:
+    """Runs jobs in worker processes or on Beam.
+
+    Args:
+      config: The configuration.
+      load_seqio: Function that imports `tasks.as_source`.
+      model: Path of the vocabulary.
+      jobs: Jobs that are not finished.
+
+    Returns:
+      {job: its row}, for all jobs.
+
+    Raises:
+      ValueError: A file is damaged or malformed, a job has no text, or a worker died.
+    """
     output = as_path(config.output)
     if not jobs:
         return {}
@@ -358,11 +390,12 @@ def _run(
 
 
 def _bytes_of(unit: Unit) -> int:
+    """Returns the size of the source files of a unit of work."""
     return sum(unit.job.shard_bytes[shard] for shard in unit.shards)
 
 
 def worker_count(config: PrepareConfig, size: int) -> int:
-    """Returns the number of worker processes for files of `size` bytes."""
+    """Returns the number of worker processes: `config.workers`, or a number for `size` bytes."""
     if config.workers:
         return config.workers
     return max(1, min(os.cpu_count() or 1, size // _BYTES_WORTH_A_WORKER))
@@ -372,6 +405,7 @@ def worker_count(config: PrepareConfig, size: int) -> int:
 
 
 def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
+    """Logs the totals of each kind of task, and what was skipped in each task."""
     for kind in prepared_format.KINDS:
         rows = [row for row in table if row.kind == kind]
         if rows:

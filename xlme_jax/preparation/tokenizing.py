@@ -1,7 +1,7 @@
 """Tokenizes one source shard of a task into token shards, without TensorFlow.
 
-Workers start fast, need little memory and spend their time in SentencePiece. `encoded` is what
-worker processes and Beam both run. Only the SeqIO tasks of a user encode their text otherwise.
+Workers start fast, need little memory and spend their time in SentencePiece. Worker processes and
+Beam both run `encoded`. Only the SeqIO tasks of a user encode text with other functions.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class Job:
       split: "train" or "validation".
       kind: "monolingual", "bitext" or "labelled".
       languages: One language, or two.
-      shards: Names of its source shards.
-      bytes: Size of its source files.
+      shards: Names of the source shards.
+      bytes: Size of all source files.
       fingerprint: Digest of everything the result depends on.
       may_be_empty: Whether a task without text is accepted, such as a pair of a multi-way folder
         that was not requested and whose languages have no unit in common.
       benchmark: Benchmark of a labelled task.
-      origins: Corpora that its text is of, if they are known.
+      origins: Corpora that the text comes from; empty: not known.
       shard_bytes: Size of the files of each source shard.
       in_order: Whether one worker reads all source shards, one after the other, as limits and
         some filters need.
-      reads: Reader of each source shard.
-      encodes: What encodes each source shard of a SeqIO task of a user; empty: `encoded` encodes
-        what `reads` yield.
+      reads: For each source shard, the function that streams its texts.
+      encodes: For each source shard of a SeqIO task of a user, the function that streams token
+        ids; empty: `encoded` encodes the texts of `reads`.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Job:
 
     @property
     def units(self) -> int:
-        """Returns the number of its units of work."""
+        """Returns the number of units of work (`Unit`)."""
         return 1 if self.in_order else len(self.shards)
 
 
@@ -92,8 +92,8 @@ class Unit:
 
     Attributes:
       job: The job.
-      shard: Index of the source shard; 0 if it is all of them.
-      threads: SentencePiece threads.
+      shard: Index of the source shard; 0 if the unit consists of all shards.
+      threads: Number of SentencePiece threads.
     """
 
     job: Job
@@ -102,7 +102,7 @@ class Unit:
 
     @property
     def shards(self) -> range:
-        """Returns the indices of its source shards."""
+        """Returns the indices of the unit's source shards in the job."""
         if self.job.in_order:
             return range(len(self.job.shards))
         return range(self.shard, self.shard + 1)
@@ -114,13 +114,13 @@ def run_unit(
     unit: Unit,
     report_progress: Callable[[int], None] = lambda texts: None,
 ) -> list[prepared.TaskInfo]:
-    """Tokenizes one source shard of a task and writes its parts.
+    """Tokenizes the source shards of a unit of work and writes the parts.
 
     Args:
       config: The configuration.
       model: Path of the vocabulary.
-      unit: The source shard.
-      report_progress: Called with the number of texts processed since its last call.
+      unit: The unit of work.
+      report_progress: Function that is called with the number of texts since its last call.
 
     Returns:
       Metadata of the parts, in order.
@@ -153,16 +153,16 @@ def run_unit(
 
 
 def encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -> Iterator[Batch]:
-    """Encodes what limits and filters let through of a unit's source shards.
+    """Encodes the texts of a unit's source shards that pass limits and filters.
 
     Args:
       config: The configuration.
       model: Path of the vocabulary.
-      unit: The source shards. Those behind a limit are not opened.
+      unit: The unit of work. After a limit is reached, no further source shard is opened.
       report: Collects the counts of skipped texts, which are complete at the end.
 
     Yields:
-      The encoded texts, in order.
+      Batches of encoded texts, in order.
 
     Raises:
       ValueError: The reader found the file damaged or malformed.
@@ -190,6 +190,17 @@ def _encoded_shard(
     room: filters.Room,
     report: ReadReport,
 ) -> Iterator[Batch]:
+    """Yields batches of the encoded texts of a source shard, before limits cut them off.
+
+    Args:
+      config: The configuration.
+      model: Path of the vocabulary.
+      unit: The unit of work.
+      shard: Index of the source shard in the job.
+      stage: Filters of the job.
+      room: What limits leave; batches are not larger than this.
+      report: Collects the counts of skipped texts.
+    """
     job = unit.job
     if job.encodes:
         yield from job.encodes[shard](report)
@@ -197,8 +208,10 @@ def _encoded_shard(
     vocabulary = load_vocabulary(model)
     evaluation = evaluation_text(config, job)
     for texts in in_batches(stage(job.reads[shard](report), report), room):
-        if evaluation and not (texts := evaluation_index.without(evaluation, texts, report))[0]:
-            continue
+        if evaluation:
+            texts = evaluation_index.without(evaluation, texts, report)
+            if not texts[0]:
+                continue
         if job.kind == "labelled":
             from xlme_jax.data.benchmarks import labelled_rows
 
@@ -210,7 +223,7 @@ def _encoded_shard(
 
 
 def evaluation_text(config: PrepareConfig, job: Job) -> EvaluationIndex | None:
-    """Returns the evaluation text to be removed from a job, or None."""
+    """Returns the evaluation text to be removed from a job, or None if none is removed."""
     if not config.exclude_overlap or job.split != "train" or job.kind == "labelled":
         return None
     return evaluation_index.load(evaluation_index.file_of(config.output))
@@ -219,9 +232,15 @@ def evaluation_text(config: PrepareConfig, job: Job) -> EvaluationIndex | None:
 def in_batches(
     texts: Texts, room: filters.Room | None = None
 ) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Yields batches of up to `BATCH_SIZE` examples, as a tuple of texts per field.
+    """Yields batches of up to `BATCH_SIZE` examples.
 
-    A batch has no more examples than there is room for when it is asked for.
+    Args:
+      texts: Examples, each a tuple of one or two texts.
+      room: What limits leave; a batch has no more examples than fit when its collection begins.
+        None: no limits.
+
+    Yields:
+      For each field of the examples, the tuple of its texts.
     """
     batch: list[tuple[str, ...]] = []
     characters, size = 0, room.most_texts(BATCH_SIZE) if room else BATCH_SIZE
@@ -237,7 +256,11 @@ def in_batches(
 
 
 def load_vocabulary(model: str) -> Vocabulary:
-    """Returns the vocabulary of a file, cached by modification time."""
+    """Returns the vocabulary in a file; the file is read again after its modification time changes.
+
+    Args:
+      model: Path of the SentencePiece model.
+    """
     return _load_vocabulary(model, as_path(model).stat().st_mtime_ns)
 
 
@@ -247,7 +270,15 @@ def _load_vocabulary(model: str, _version: int) -> Vocabulary:
 
 
 def open_part(config: PrepareConfig, model: str, job: Job, shard: int, number: int) -> Writer:
-    """Opens part `number` of a source shard for writing."""
+    """Returns a writer of a part of a source shard.
+
+    Args:
+      config: The configuration.
+      model: Path of the vocabulary.
+      job: The job.
+      shard: Index of the source shard in the job.
+      number: Number of the part in the source shard.
+    """
     make: Callable[..., Writer]
     if job.kind == "labelled":
         from xlme_jax.data.benchmarks import labelled_rows
@@ -273,7 +304,14 @@ def open_part(config: PrepareConfig, model: str, job: Job, shard: int, number: i
 def add_texts(
     writer: Writer, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray = _NO_LABELS
 ) -> None:
-    """Writes texts as `framed` returns them; counts texts without tokens as skipped."""
+    """Writes texts; counts texts without tokens as skipped.
+
+    Args:
+      writer: Writer of the part.
+      ids: Concatenated ids of N texts, int32[sum(sizes)].
+      sizes: Sizes of the texts, int64[N]; 0 for a text without tokens.
+      labels: Concatenated labels of labelled examples.
+    """
     whole = sizes > 0
     if not whole.all():
         writer.skipped["no tokens"] += int((~whole).sum())
@@ -298,7 +336,8 @@ def framed(columns: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray
     ids[starts[whole]] = BOS_ID
     positions = starts + 1
     for values, length in columns:
-        # The k-th id of a text is written at the text's position + k.
+        # `first` has the index in `values` of the first id of each text. The id at index i of
+        # `values` belongs to a text t and is written at positions[t] + i - first[t].
         first = np.cumsum(length) - length
         places = np.arange(len(values)) + np.repeat(positions - first, length)
         if whole.all():
