@@ -1,8 +1,8 @@
 """Writes the data card of a prepared data set: markdown beside `dataset.json`.
 
-The header is in the form that the Hugging Face hub wants of a data set's README
-(huggingface.co/docs/hub/datasets-cards). All counts are those of `dataset.json`; the source files
-are those of the tasks, as the command found them.
+The header has the form that the Hugging Face hub expects in the README of a data set
+(huggingface.co/docs/hub/datasets-cards). All counts come from `dataset.json`, and the names of the
+source files from the jobs of the command.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _LICENCES = ("odc-by", "mit", "apache-2.0")
 
 
 def write(output: Path, jobs: Iterable[Job]) -> None:
-    """Writes the card of the data set in a folder, whose `dataset.json` has been written.
+    """Writes the card of the data set in a folder, after `dataset.json` was written there.
 
     Args:
       output: Folder of the data set.
-      jobs: What the command prepared, for the names of the source files and their corpora.
+      jobs: All jobs of the command, which name the source files and their corpora.
     """
     content, _ = unseal_rows((output / DATASET_FILE).read_bytes())
     dataset = PreparedDataset.load(output)
@@ -60,14 +60,21 @@ def write(output: Path, jobs: Iterable[Job]) -> None:
 
 
 def _header(tasks: Sequence[TaskInfo], origins: Sequence[tuple[Origin, ...]]) -> Iterator[str]:
-    """Yields the YAML header; codes are quoted, as `no` would be parsed as a boolean."""
+    """Yields the lines of the YAML header.
+
+    Codes of languages are quoted, because YAML would parse `no` as a boolean.
+
+    Args:
+      tasks: Rows of the data set.
+      origins: Corpora of the text of each task.
+    """
     tags = _tags(tasks)
     by_tag = {tag: languages.find(tag) for tag in tags}
     codes = sorted({language.code if language else tag for tag, language in by_tag.items()})
     yield "---"
     yield "language:"
     yield from (f"- {json.dumps(code)}" for code in codes)
-    if codes != tags:  # Some are in a script that is not the usual one.
+    if codes != tags:  # A tag names a script that is not the usual one of its language.
         yield "language_bcp47:"
         for tag, language in by_tag.items():
             if language and tag != language.code:
@@ -90,7 +97,10 @@ _GOALS = {"monolingual": "fill-mask", "bitext": "translation"}
 
 
 def _hub_licence(origins: Sequence[tuple[Origin, ...]]) -> str:
-    """Returns the hub's name of the one licence of all text; "other" if there is none."""
+    """Returns the hub's name of the licence of all text.
+
+    Returns "other" if there are several licences, or the licence is unknown to the hub or to us.
+    """
     licences = {origin.licence for of_task in origins for origin in of_task or [Origin("")]}
     name = licences.pop().lower().replace(" ", "-").replace("odc-by-1.0", "odc-by")
     is_known = name in _LICENCES or _CREATIVE_COMMONS.fullmatch(name)
@@ -98,6 +108,7 @@ def _hub_licence(origins: Sequence[tuple[Origin, ...]]) -> str:
 
 
 def _size(examples: int) -> str:
+    """Returns the hub's category of a number of examples, such as "1K<n<10K"."""
     before = ""
     for limit, name in _SIZES:
         if examples < limit:
@@ -107,6 +118,7 @@ def _size(examples: int) -> str:
 
 
 def _tags(tasks: Iterable[TaskInfo]) -> list[str]:
+    """Returns the tags of the languages of all tasks, sorted."""
     return sorted({tag for task in tasks for tag in task.tags})
 
 
@@ -133,11 +145,12 @@ def _summary(tasks: Sequence[TaskInfo]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table, whose cells may have any text, of up to `_MOST_ROWS` rows."""
+    """Returns a table in markdown, with at most `_MOST_ROWS` rows; cells may have any text."""
     lines = [head, ["---"] * len(head), *rows[:_MOST_ROWS]]
     text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-    if more := len(rows) - _MOST_ROWS:
-        text += f"\n\nand {more:,} more, which `{DATASET_FILE}` lists." if more > 0 else ""
+    more = len(rows) - _MOST_ROWS
+    if more > 0:
+        text += f"\n\nand {more:,} more, which `{DATASET_FILE}` lists."
     return text
 
 
@@ -185,7 +198,7 @@ def _sources(tasks: Sequence[TaskInfo], jobs: Sequence[Job]) -> str:
 
 
 def _files(shards: Sequence[str]) -> str:
-    """Returns the first names, of files with the folder that they are in."""
+    """Returns the names of the first shards, each file with the folder that it is in."""
     names = [
         " + ".join("/".join(PurePath(file).parts[-2:]) for file in shard.split(" + "))
         for shard in shards[:_MOST_FILES]
@@ -201,8 +214,10 @@ def _licences(jobs: Sequence[Job]) -> str:
     for origin, count in sorted(counts.items(), key=lambda item: item[0].name):
         facts = [f"{origin.name}, {_counted(count, 'task')}: "]
         facts.append(f"licence: {origin.licence}." if origin.licence else f"{UNKNOWN_LICENCE}.")
-        facts += [f" Citation: {origin.citation}."] if origin.citation else []
-        facts += [f" <{origin.url}>"] if origin.url else []
+        if origin.citation:
+            facts.append(f" Citation: {origin.citation}.")
+        if origin.url:
+            facts.append(f" <{origin.url}>")
         lines.append("- " + "".join(facts))
     return "## Licences and citations\n\n" + "\n".join(lines)
 
@@ -233,6 +248,7 @@ def _skipped(tasks: Sequence[TaskInfo], dropped: Sequence[Mapping[str, Any]]) ->
 
 
 def _count(entry: Mapping[str, Any]) -> str:
+    """Returns how much a dropped task has, such as "12 pairs"; "" if it is not known."""
     numbers = (f"{entry[unit]:,} {unit}" for unit in _UNITS.values() if unit in entry)
     return next(numbers, "")
 

@@ -1,7 +1,8 @@
 """Tasks and files that a data set leaves out as a whole, which `dataset.json` and a summary list.
 
-A language is dropped by what it has after all other filters, which is known when its tasks are
-prepared. Their shards stay in the folder, so that another `min_pairs` prepares nothing again.
+A language is dropped if too few of its pairs pass all other filters, which is known after its tasks
+are prepared. The shards of dropped tasks stay in the folder, so that no task is prepared again if
+`min_pairs` changes.
 """
 
 from __future__ import annotations
@@ -27,18 +28,20 @@ Dropped = list[dict[str, Any]]
 def drop(
     config: PrepareConfig, table: Sequence[prepared.TaskInfo]
 ) -> tuple[list[prepared.TaskInfo], Dropped]:
-    """Drops tasks without text and the pairs of rare languages.
+    """Splits the tasks into those that stay, and those without text or with rare languages.
 
     Args:
       config: The configuration.
       table: Row of every task and split.
 
     Returns:
-      The rows that stay, and what is left out as entries of `dataset.json`: tasks with their number
-      of pairs, and files that were not read with their bytes.
+      (remaining, dropped): the rows that stay, and the entries of `dataset.json` for what is left
+      out. These are tasks with their numbers of pairs or documents, and the files with their bytes
+      that are not read because an earlier folder has the pair. Tasks without text that no filter
+      emptied have no entry.
 
     Raises:
-      DataError: No task stays, or with `min_pairs` none of pairs.
+      DataError: No task stays, or `min_pairs` is set and no task of pairs stays.
     """
     filtered = [row for row in table if is_filtered(config, row)]
     table = [row for row in table if row.examples]
@@ -108,10 +111,10 @@ def is_filtered(config: PrepareConfig, row: prepared.TaskInfo) -> bool:
 
 
 def unread_files(jobs: Sequence[Job], rows: Mapping[Job, prepared.TaskInfo]) -> Dropped:
-    """Returns the files that limits leave unread, and those of which a part is read.
+    """Returns entries of the files that limits leave unread, or of which only a part is read.
 
-    A limit takes the source shards of a job in order, so the number of unread ones, which the row
-    has, tells which they are.
+    A limit takes the source shards of a job in order. So the unread shards are the last ones, and
+    the row of the job has their number.
     """
     dropped: Dropped = []
     for job in jobs:
@@ -131,9 +134,9 @@ def unread_files(jobs: Sequence[Job], rows: Mapping[Job, prepared.TaskInfo]) -> 
 def rare_languages(table: Sequence[prepared.TaskInfo], min_pairs: int) -> dict[str, int]:
     """Returns {language: training pairs} of the languages with fewer than `min_pairs`.
 
-    Without a rare language its partners have fewer pairs, so the rest is counted again until every
-    language that stays has `min_pairs`. The count of a language is that of the round in which it
-    goes.
+    When a rare language is dropped, other languages lose their pairs with it. So pairs are counted
+    again until every language that stays has `min_pairs`. The number of a rare language is the one
+    in the round in which it is dropped.
     """
     rows = [row for row in table if row.kind == "bitext"]
     rare: dict[str, int] = {}
@@ -142,6 +145,7 @@ def rare_languages(table: Sequence[prepared.TaskInfo], min_pairs: int) -> dict[s
         for row in rows:
             if not rare.keys() & set(row.languages):
                 for language in row.languages:
+                    # A language that has only held-out pairs gets a count of 0.
                     counts[language] += row.examples if row.split == "train" else 0
         fewer = {language: n for language, n in counts.items() if n < min_pairs}
         if not fewer:
@@ -150,7 +154,7 @@ def rare_languages(table: Sequence[prepared.TaskInfo], min_pairs: int) -> dict[s
 
 
 def lines(dropped: Dropped) -> Iterator[str]:
-    """Yields the summary: a line for each task, and one for all files that were not read."""
+    """Yields the lines of the summary: one for each task, and one for each reason of files."""
     for entry in dropped:
         if "task" in entry:
             unit = "pairs" if "pairs" in entry else "documents"

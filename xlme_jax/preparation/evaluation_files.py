@@ -43,8 +43,8 @@ _SETTINGS = (".yaml", ".yml", ".toml", ".po", ".pot", ".ini", ".cfg", ".properti
 _WHOLE = (".json", ".ipynb", ".geojson", ".csv")
 _PICKLES = (".pkl", ".pickle")
 _TAR = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
-_MAX_DEPTH = 3  # Of archives in archives.
-_MAX_BYTES = 1 << 28  # Of files that are read whole.
+_MAX_DEPTH = 3  # Most archives inside each other.
+_MAX_BYTES = 1 << 28  # Largest file that is read whole.
 _BLOCK_BYTES = 1 << 18
 # Raised by `zipfile` and `tarfile` for damaged and encrypted archives.
 _DAMAGE = (
@@ -59,8 +59,9 @@ def files_in(root: Path) -> tuple[list[Path], dict[str, str], int]:
     """Lists the files of a folder and its subfolders, links to folders included.
 
     Returns:
-      The files, sorted; {path in the folder: why it cannot be read} of what is neither a file nor a
-      folder, or cannot be listed; and the number of hidden files, which are left out.
+      (files, unread, hidden): the files, sorted; {path in the folder: why it cannot be read} for
+      folders that cannot be listed and for what is neither a file nor a folder; and the number of
+      hidden files, which are left out.
     """
     if is_bucket(root):
         paths = [path for path in root.rglob("*") if path.is_file()]
@@ -73,6 +74,7 @@ def files_in(root: Path) -> tuple[list[Path], dict[str, str], int]:
 
 
 def _walk(root: Path) -> tuple[list[Path], dict[str, str]]:
+    """Returns the files of a folder on disk, hidden ones included, and `unread` of `files_in`."""
     paths: list[Path] = []
     unread: dict[str, str] = {}
     seen = set()
@@ -98,30 +100,32 @@ def _walk(root: Path) -> tuple[list[Path], dict[str, str]]:
 
 @contextlib.contextmanager
 def members(path: Path, name: str, depth: int = 0) -> Iterator[Iterator[tuple[str, Path]]]:
-    """Gives (name, file) of a file itself, or of each file in a zip or tar archive.
+    """Context manager that gives an iterator of (name, file) of the files in an archive.
 
-    Files of archives are written to a temporary folder, one at a time.
+    For a file that is no zip or tar archive, the iterator has only this file. Files of archives are
+    written to a temporary folder, one at a time: each file exists until the next one is requested.
 
     Args:
-      path: the file.
-      name: its name in messages.
-      depth: number of archives around it.
+      path: The file or archive.
+      name: Name of the file in messages.
+      depth: Number of archives around the file.
 
     Raises:
-      DataError: while they are iterated: an archive is damaged, encrypted or nested too deep.
+      DataError: An archive is damaged, encrypted or nested too deep; raised by the iterator.
     """
     with tempfile.TemporaryDirectory() as folder:
         yield _members(path, name, Path(folder), depth)
 
 
 def _members(path: Path, name: str, folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
+    """Yields (name, file) as `members` says, with temporary files in `folder`."""
     is_tar = strip_compression(path.name).lower().endswith(_TAR)
     if not is_tar and not _is_zip(path):
         yield name, path
         return
     if depth == _MAX_DEPTH:
         raise DataError(f"{name}: archives are nested more than {_MAX_DEPTH} deep; unpack them")
-    # Of one name, so that a member replaces the one before.
+    # One folder per depth, because the file of an inner archive is still open.
     target = folder / str(depth)
     target.mkdir(exist_ok=True)
     try:
@@ -140,6 +144,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _zip_files(path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yields (name in the archive, copy in `folder`) of each visible file in a zip archive."""
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
         allowance = Allowance(file.seek(0, os.SEEK_END))
         for member in archive.infolist():
@@ -151,6 +156,7 @@ def _zip_files(path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _tar_files(path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yields (name in the archive, copy in `folder`) of each visible file in a tar archive."""
     with tempfile.TemporaryFile() as plain:
         for block in read_blocks(path):
             plain.write(block)
@@ -165,12 +171,16 @@ def _tar_files(path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Returns whether a file in an archive is hidden, or belongs to macOS."""
+    """Returns whether a file in an archive is hidden, or is metadata that macOS adds."""
     return any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(name).parts)
 
 
 def _written(content: IO[bytes], name: str, folder: Path, allowance: Allowance) -> Path:
-    """Writes a member of an archive, under the last part of its name."""
+    """Writes a file of an archive to a folder, under the last part of its name; returns the path.
+
+    Raises:
+      DataError: The archive decompresses to more bytes than allowed.
+    """
     file = folder / (PurePosixPath(name).name[-100:] or "file")
     with file.open("wb") as copy:
         while block := content.read(_BLOCK_BYTES):
@@ -186,11 +196,11 @@ def texts(path: Path, problems: list[str]) -> Iterator[str]:
     """Yields the texts of a file in all their forms; a text may have several lines.
 
     Args:
-      path: the file, compressed or not; not an archive.
-      problems: receives what could not be read of a file that is text otherwise.
+      path: The file, compressed or not; not an archive.
+      problems: List to which sentences are added about parts of a text file that cannot be read.
 
     Raises:
-      DataError: the file is damaged, too large, or not text.
+      DataError: The file is damaged, too large, or not text.
     """
     suffix = Path(strip_compression(path.name)).suffix.lower()
     if suffix in _COLUMNAR:
@@ -213,7 +223,12 @@ def texts(path: Path, problems: list[str]) -> Iterator[str]:
 
 
 def lines(path: Path, problems: list[str]) -> Iterator[str]:
-    """Yields the lines of a file; counts those that are not text in `problems`."""
+    """Yields the lines of a file that are text.
+
+    Args:
+      path: The file.
+      problems: List to which a sentence with the number of other lines is added at the end.
+    """
     unreadable = 0
     for line in byte_lines(read_blocks(path), str(path), ReadReport()):
         for part in line.split(b"\r") if isinstance(line, bytes) else (None,):
@@ -242,7 +257,10 @@ def _of_content(content: str, suffix: str) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yields all strings in a value of JSON or of a table, except keys; and lists of words."""
+    """Yields all strings in a value of JSON or of a table, except keys.
+
+    A list of strings without white space is also yielded as a sentence of words.
+    """
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -281,6 +299,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)("?)')
 
 
 def _forms(line: str, suffix: str) -> Iterator[str]:
+    """Yields a line, its fields and the strings in it; of a line of JSON, only the strings."""
     stripped = line.strip()
     if stripped[:1] in ("{", "[") and stripped[-1:] in ("}", "]"):
         with contextlib.suppress(ValueError):
@@ -308,6 +327,7 @@ def unquoted(field: str) -> str:
 
 
 def _unescaped(quoted: str) -> str:
+    """Returns the text of a quoted string with escapes as in JSON, unchanged if they are not."""
     try:
         return str(json.loads(f'"{quoted}"'))
     except ValueError:
@@ -336,7 +356,10 @@ _UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 
 
 def _tagged(lines: Sequence[str]) -> Iterator[str]:
-    """Yields the sentence of a block of lines that have a word each, if that is what they are."""
+    """Yields the forms of a sentence whose words are lines, with tags or without.
+
+    Yields nothing if the lines are not of such a layout.
+    """
     rows = [line for line in lines if not (line.startswith("#") and "\t" not in line)]
     if not 1 < len(rows) <= _MOST_WORDS:
         return
@@ -356,13 +379,13 @@ def _tagged(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _are_words(cells: Sequence[Sequence[str]]) -> bool:
-    """Returns whether lines have a word each, and are not sentences of a script without spaces."""
+    """Returns whether each line is one word, rather than a sentence in a script without spaces."""
     characters = sum(len(row[0]) for row in cells)
     return len(cells) > 2 and all(len(row) == 1 for row in cells) and characters < 10 * len(cells)
 
 
 def _conllu(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields the sentence of a block of CoNLL-U, of surface words."""
+    """Yields the forms of the sentence in a block of CoNLL-U, made of surface words."""
     words, spaced, covered = [], "", 0
     for row in rows:
         first, _, last = row[0].partition("-")
@@ -376,7 +399,11 @@ def _conllu(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def sentence(words: Sequence[str]) -> Iterator[str]:
-    """Yields a sentence of words: with spaces, without those at punctuation, and without any."""
+    """Yields the forms of a sentence that its words may have been split from.
+
+    These are the words joined by spaces, without the spaces at punctuation if there are any, and in
+    scripts without spaces also without any spaces.
+    """
     joined = " ".join(words)
     yield joined
     written = _SPACE_BEFORE.sub("", joined)
@@ -388,7 +415,7 @@ def sentence(words: Sequence[str]) -> Iterator[str]:
 
 # --- Markup ---
 
-# None of these looks for an end that may be missing: its time would be quadratic.
+# No pattern searches for an end that may be missing, which would take quadratic time.
 _TAGS = re.compile(r"<[^<>]*>")
 _VALUES = re.compile(r"""=\s*(?:"([^"]*)"|'([^']*)')""")
 _SEGMENTS = re.compile(r"<(/?)(seg|source|target|p|s|q)\b[^<>]*>", re.I)
@@ -422,7 +449,12 @@ def _replaced(content: str, begin: str, end: str, replace: Callable[[str], str])
 
 
 def _elements(content: str, tags: re.Pattern[str]) -> Iterator[tuple[re.Match, re.Match]]:
-    """Yields the tags that begin and end an element without another of its name inside."""
+    """Yields (opening tag, closing tag) of elements without an element of the same name inside.
+
+    Args:
+      content: Markup.
+      tags: Pattern whose groups are the slash of a closing tag and the name of the element.
+    """
     openings: dict[str, re.Match] = {}
     for tag in tags.finditer(content):
         name = tag[2].lower()
@@ -433,6 +465,7 @@ def _elements(content: str, tags: re.Pattern[str]) -> Iterator[tuple[re.Match, r
 
 
 def _without_codes(segment: str) -> str:
+    """Returns a segment without formatting codes (`_CODES`) and their content."""
     parts, end = [], 0
     for opening, closing in _elements(segment, _CODES):
         if opening.start() >= end:

@@ -18,7 +18,7 @@ from xlme_jax.preparation import word_grams
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
-# Bits of the table of beginnings for each digest, and the logarithm of the most: 32 MiB.
+# A `DigestTable` has a table of at least 16 bits for each digest, up to 2^28 bits (32 MiB).
 _TABLE_SHARE, _MOST_BITS = 16, 28
 
 
@@ -31,8 +31,8 @@ class DigestTable:
 
     def __init__(self, digests: np.ndarray):
         self.digests = digests
-        # Nearly every digest of training text begins with bits that none of these begins with. The
-        # table has a bit for each beginning, so that it fits into a cache.
+        # The table has a bit for each possible beginning of a digest, set if a digest of the set
+        # begins so. It fits into a cache and rejects nearly all digests of training text.
         bits = max(3, min((_TABLE_SHARE * len(digests)).bit_length(), _MOST_BITS))
         self._shift = np.uint64(64 - bits)
         begins = np.zeros(1 << bits, bool)
@@ -40,7 +40,11 @@ class DigestTable:
         self._begins = np.packbits(begins, bitorder="little")
 
     def indices(self, digests: np.ndarray) -> np.ndarray:
-        """Returns the positions in an array of those digests that are in the set, int64[...]."""
+        """Returns the ascending positions in `digests` at which a digest is in the set, int64[M].
+
+        Args:
+          digests: uint64[N].
+        """
         begins = digests >> self._shift
         bits = self._begins[begins >> np.uint64(3)] >> begins.astype(np.uint8) % 8
         candidates = np.flatnonzero(bits & 1)
@@ -57,9 +61,9 @@ class EvaluationMatches:
 
     Attributes:
       lines: uint64[N], digests of lines that are evaluation texts.
-      line_texts: int64[N], the numbers of their texts in the batch.
+      line_texts: int64[N], for each line the number of its text in the batch.
       grams: uint64[M], digests of windows that are in evaluation texts.
-      gram_texts: int64[M], the numbers of their texts in the batch.
+      gram_texts: int64[M], for each window the number of its text in the batch.
     """
 
     lines: np.ndarray
@@ -74,7 +78,7 @@ class EvaluationIndex:
 
     Attributes:
       lines: Digests of whole texts, as `text_digests.digest` computes them.
-      grams: Digests of their windows, see `word_grams`.
+      grams: Digests of the windows of words of the texts, see `word_grams`.
     """
 
     lines: DigestTable
@@ -98,7 +102,7 @@ class EvaluationIndex:
         )
 
     def digest(self) -> str:
-        """Returns a digest of all that removing text depends on."""
+        """Returns a SHA-256 digest of the index and of the size of windows."""
         content = hashlib.sha256(f"{word_grams.WORDS} words".encode())
         for digests in (self.lines.digests, self.grams.digests):
             content.update(len(digests).to_bytes(8, "little"))
@@ -118,7 +122,7 @@ def file_of(output: str) -> str:
 
 
 def load(file: str) -> EvaluationIndex:
-    """Returns the index of a file, cached by modification time."""
+    """Returns the index in a file; the file is read again after its modification time changes."""
     return _load(file, as_path(file).stat().st_mtime_ns)
 
 
@@ -136,12 +140,12 @@ IN_PART = f"{word_grams.WORDS} words of evaluation text"
 def without(
     index: EvaluationIndex, columns: tuple[tuple[str, ...], ...], report: ReadReport
 ) -> tuple[tuple[str, ...], ...]:
-    """Returns the examples that have no evaluation text in any of their texts.
+    """Returns the columns of the examples without evaluation text.
 
     Args:
       index: The evaluation text.
-      columns: For each feature (one of documents, two of pairs), the texts of N examples.
-      report: Counts the others, each for the first reason that holds.
+      columns: For each text of an example (documents have one, pairs two), the texts of N examples.
+      report: Counts the removed examples, each for the first reason that holds.
     """
     as_line = np.zeros(len(columns[0]), bool)
     in_part = np.zeros(len(columns[0]), bool)

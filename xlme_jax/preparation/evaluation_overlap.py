@@ -4,7 +4,7 @@ An evaluation text occurs if it is a whole line of the training text, normalized
 or if any `word_grams.WORDS` words in a row of it are in the training text; shorter texts count as
 whole lines only. Evaluation texts are kept as 64-bit digests and training texts are streamed, so
 memory grows only with the evaluation text: 8 bytes for a text and 12 for a window of words. Files
-whose text could not be read, or that have none, are named: nothing is known of them.
+whose text could not be read, or that have no text, are listed, because their overlap is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from xlme_jax.preparation.word_grams import WORDS
 MIN_WORDS = 3
 MIN_CHARS = 20
 _MOST_NAMED = 100
-_LONG = 1 << 20  # Characters of texts whose windows are those of their lines.
+# Texts of at least this many characters are split into lines before windows are computed; also the
+# number of characters whose windows are computed at once.
+_LONG = 1 << 20
 _FIELDS = re.compile(r"\t|\|\|\|")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u2028\u2029]")
 
@@ -44,7 +46,7 @@ class FileGrams:
 
     Attributes:
       digests: uint64[N].
-      texts: int32[N], the number of each window's text.
+      texts: int32[N], for each window the number of its text in the file.
     """
 
     digests: np.ndarray
@@ -63,11 +65,11 @@ class EvaluationDigests(dict[str, np.ndarray]):
 
     Attributes:
       grams: {path: windows of the file's texts}.
-      sets: {path: name of the set that it is a file of}, see `evaluation_sets`.
-      about: {path: name of the set that it is about}, files without text of the set.
-      unread: {path: why} of files that could not be read, or not to their end.
-      without_text: paths of files without a text that is long enough.
-      hidden: number of hidden files, which are not read.
+      sets: {path: name of the evaluation set that the file belongs to}, see `evaluation_sets`.
+      about: {path: name of an evaluation set}, for files about the set without its text.
+      unread: {path: why}, for files that could not be read, or not to their end.
+      without_text: Paths of files without a text that is long enough.
+      hidden: Number of hidden files, which are not read.
     """
 
     def __init__(self) -> None:
@@ -80,7 +82,7 @@ class EvaluationDigests(dict[str, np.ndarray]):
         self.hidden = 0
 
     def index(self) -> EvaluationIndex:
-        """Returns the texts of all files for lookups."""
+        """Returns an index of the texts and windows of all files."""
         grams = [file.digests for file in self.grams.values()]
         return EvaluationIndex(
             DigestTable(np.unique(np.concatenate(list(self.values())))),
@@ -88,7 +90,7 @@ class EvaluationDigests(dict[str, np.ndarray]):
         )
 
     def origins(self) -> Iterator[str]:
-        """Yields lines that say which files were taken for which set, and for none."""
+        """Yields lines that say which files belong to which evaluation set, and which to none."""
         for name, count in sorted(Counter(self.sets.values()).items()):
             yield f"overlap: {count:,} files of {name}"
         if unknown := sorted(self.keys() - self.sets.keys()):
@@ -99,7 +101,7 @@ class EvaluationDigests(dict[str, np.ndarray]):
             yield f"overlap: {len(self.about):,} files about a set, not read: {_named(self.about)}"
 
     def warnings(self) -> Iterator[str]:
-        """Yields a line for each file that could not be read, and for those without text."""
+        """Yields lines that list the files that were not read, and the files without text."""
         for file, why in itertools.islice(self.unread.items(), _MOST_NAMED):
             yield f"overlap: NOT CHECKED: {file}: {why}"
         if (more := len(self.unread) - _MOST_NAMED) > 0:
@@ -111,7 +113,7 @@ class EvaluationDigests(dict[str, np.ndarray]):
             yield f"overlap: {self.hidden:,} hidden files were not read"
 
     def problem(self) -> str:
-        """Returns an error about the files that could not be read; "" if all could."""
+        """Returns an error message about the files that could not be read; "" if there are none."""
         if not self.unread:
             return ""
         names = "; ".join(f"{file}: {why}" for file, why in list(self.unread.items())[:10])
@@ -130,12 +132,12 @@ def _named(files: Iterable[str]) -> str:
 
 @dataclasses.dataclass
 class TrainingCounts:
-    """What was read of a training task.
+    """Counts of the training text of a task.
 
     Attributes:
-      texts: Number of its documents or pairs.
-      with_evaluation_text: Number of those with an evaluation text or a part of one, which
-        `exclude_overlap` removes.
+      texts: Number of documents or pairs.
+      with_evaluation_text: Number of documents or pairs with an evaluation text or a part of one,
+        which `exclude_overlap` removes.
     """
 
     texts: int = 0
@@ -151,11 +153,11 @@ class Overlap:
       found: {path: {training task: number of the file's texts that are lines of its training
         text}}, without tasks that have none.
       in_part: {path: {training task: number of the file's texts of which the training text has
-        `WORDS` words in a row}}, likewise.
-      training: {training task: what was read of it}.
-      unread: {path: why} of files that could not be read.
-      without_text: paths of files without a text that is long enough.
-      sets: {path: name of the set that it is a file of}.
+        `WORDS` words in a row}}, without tasks that have none.
+      training: {training task: counts of its text}.
+      unread: {path: why}, for files that could not be read.
+      without_text: Paths of files without a text that is long enough.
+      sets: {path: name of the evaluation set that the file belongs to}.
     """
 
     texts: dict[str, int]
@@ -208,12 +210,12 @@ def _counts(tasks: dict[str, int]) -> str:
 
 
 def evaluation_digests(folder: str | Path) -> EvaluationDigests:
-    """Reads all files of a folder and its subfolders, and those in their archives.
+    """Reads the texts of all files of a folder and its subfolders, and of the files in archives.
 
-    Of a known set, the columns with text (`evaluation_sets`). Of others, lines, fields of tables
-    (TSV, CSV, Parquet, Arrow), strings of JSON, segments of SGM, TMX and other XML, and the
-    sentences of tagged words, compressed or not. Texts with fewer than
-    `MIN_WORDS` words and fewer than `MIN_CHARS` characters are left out.
+    The files of a known evaluation set are read by their columns with text (`evaluation_sets`).
+    The texts of other files, compressed or not, are lines, fields of tables (TSV, CSV, Parquet,
+    Arrow), strings of JSON, segments of SGM, TMX and other XML, and sentences of tagged words.
+    Texts with fewer than `MIN_WORDS` words and fewer than `MIN_CHARS` characters are left out.
 
     Args:
       folder: The folder.
@@ -242,7 +244,13 @@ def evaluation_digests(folder: str | Path) -> EvaluationDigests:
 
 
 def _read(evaluation: EvaluationDigests, name: str, file: Path) -> None:
-    """Adds the texts of a file, or why it has none."""
+    """Adds the texts of a file to `evaluation`, or the reason why there are none.
+
+    Args:
+      evaluation: Texts of the files so far.
+      name: Path of the file in the folder or archive.
+      file: The file on disk.
+    """
     texts = _Texts()
     problems: list[str] = []
     known = evaluation_sets.recognized(name, file)
@@ -307,20 +315,24 @@ class _Texts:
 
 
 def _reason(error: DataError, path: Path) -> str:
+    """Returns the message of an error without the path that it begins with."""
     return str(error).removeprefix(f"{path}: ")
 
 
 def _append(digests: array[int], text: str) -> None:
+    """Appends the digests of the lines of a text that are long enough."""
     for line in text.split("\n"):
         _append_line(digests, line)
-        # Readers of training text take other line ends for spaces.
+        # Only "\n" ends a line of training text; other line ends count as spaces there. So a line
+        # is compared whole, and each part of it.
         if len(parts := line.splitlines()) > 1:
             for part in parts:
                 _append_line(digests, part)
 
 
 def _append_line(digests: array[int], line: str) -> None:
-    if _CONTROLS.search(line):  # As the readers of training text do.
+    # Readers of training text remove control characters.
+    if _CONTROLS.search(line):
         line = decoded(line.encode(errors="replace"), ReadReport()) or line
     normalized = text_digests.normalized(line)
     if len(normalized) >= MIN_CHARS or normalized.count(" ") >= MIN_WORDS - 1:
@@ -330,11 +342,11 @@ def _append_line(digests: array[int], line: str) -> None:
 def find(
     evaluation: EvaluationDigests, training: Iterable[tuple[str, Iterable[tuple[str, ...]]]]
 ) -> Overlap:
-    """Counts the evaluation texts that are lines of a training text, or of which it has a part.
+    """Counts the evaluation texts that training text contains, as lines or in part.
 
     Args:
       evaluation: Result of `evaluation_digests`.
-      training: (task, examples) items; a task may occur several times.
+      training: (name of a task, its examples) items; a task may occur several times.
     """
     index = evaluation.index()
     tasks: dict[str, _TaskMatches] = {}
@@ -366,7 +378,7 @@ class _TaskMatches:
     Attributes:
       lines: uint64[N], digests of the lines that are evaluation texts.
       grams: uint64[M], digests of the windows that are in evaluation texts.
-      counts: What was read.
+      counts: Counts of the task's text.
     """
 
     def __init__(self) -> None:

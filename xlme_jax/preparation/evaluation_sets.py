@@ -1,8 +1,9 @@
 """Evaluation sets as they are distributed, and which of their columns are text.
 
-A file of a set in the table is read by its columns, so that ids, labels and addresses beside the
-text are no evaluation text. All other files are read by `evaluation_files`, in every form that may
-be text. Sets are told by columns where they have names, else by names of files.
+Of a file of a set in the table, only the columns with text are read, so that ids, labels and
+addresses are no evaluation text. All other files are read by `evaluation_files`, in every form that
+may be text. A set is recognised by the names of its columns, or without such names by the names of
+its files.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class EvaluationSet:
       files: Regular expression for the end of a file's path, without the suffix of a compression.
       text: Columns with text: names in a header, keys of JSON or columns of Parquet, or numbers if
         there is no header. None: lines, in all their forms.
-      columns: Further columns that a file of the set has.
-      line: Regular expression for the lines of a file without header.
+      columns: Further columns that a file of the set must have.
+      line: Regular expression for the first line of a file without header.
       has_text: Whether the files have evaluation text at all.
     """
 
@@ -72,10 +73,9 @@ def recognized(name: str, path: Path) -> EvaluationSet | None:
     """Returns the set that a file belongs to, or None.
 
     Args:
-      name: Path in the folder of evaluation files, also of a file in an archive.
-      path: The file.
-
-    A file that cannot be read belongs to none; the reader of all forms says what is wrong.
+      name: Path in the folder of evaluation files, as `archive.zip:path` for a file in an archive.
+      path: The file on disk. A file that cannot be read belongs to no set; the reader of all forms
+        reports the error.
     """
     whole = "/" + strip_compression(name.replace(":", "/"))
     candidates = [known for known in SETS if re.search(f"(?:{known.files})$", whole)]
@@ -95,7 +95,12 @@ def recognized(name: str, path: Path) -> EvaluationSet | None:
 
 
 def _beginning(name: str, path: Path) -> tuple[frozenset[str | int], str]:
-    """Returns the columns of a file, if they have names, and its first line with content."""
+    """Returns what a set is recognised by.
+
+    Returns:
+      (columns, line): the names of the columns of Parquet, the keys of the first row of JSON, or
+      the fields of the first line of other files; and the first line with content, "" for Parquet.
+    """
     if name.endswith(".parquet"):
         return frozenset(columnar.parquet_names(path)), ""
     lines = itertools.islice(evaluation_files.lines(path, []), 1000)
@@ -110,12 +115,13 @@ def _beginning(name: str, path: Path) -> tuple[frozenset[str | int], str]:
 
 
 def texts(known: EvaluationSet | None, path: Path, problems: list[str]) -> Iterator[str]:
-    """Yields the texts of a file of a set, and no other columns.
+    """Yields the texts of a file: the columns with text of a known set, else all forms of text.
 
     Args:
-      known: The set. None: of any file, in all forms.
+      known: Set that the file belongs to; None: no known set.
       path: The file, compressed or not.
-      problems: Receives the number of rows that lack a column.
+      problems: List to which a sentence is added about rows that lack a column, or other parts that
+        cannot be read.
 
     Raises:
       DataError: The file is damaged or not text.
@@ -137,6 +143,7 @@ def _decoded(cell: bytes) -> str:
 
 
 def _objects(known: EvaluationSet, path: Path, problems: list[str]) -> Iterator[str]:
+    """Yields the texts of JSON Lines; see `texts`."""
     damaged = 0
     for line in filter(str.strip, evaluation_files.lines(path, problems)):
         try:
@@ -146,11 +153,11 @@ def _objects(known: EvaluationSet, path: Path, problems: list[str]) -> Iterator[
             damaged += 1
             continue
         yield from (cell for cell in cells if isinstance(cell, str))
-    _count(known, damaged, problems)
+    _report_damaged(known, damaged, problems)
 
 
 def _cells(known: EvaluationSet, path: Path, problems: list[str]) -> Iterator[str]:
-    """Yields the cells of TSV as they are, and without quotes."""
+    """Yields the cells with text of TSV, and cells with quotes also without them; see `texts`."""
     rows = (line.split("\t") for line in evaluation_files.lines(path, problems) if line.strip())
     numbers = known.text
     if not known.line:
@@ -163,12 +170,15 @@ def _cells(known: EvaluationSet, path: Path, problems: list[str]) -> Iterator[st
                 yield row[number]
                 if '"' in row[number]:
                     yield evaluation_files.unquoted(row[number])
-        # Lines before the first verse say what translation it is.
-        damaged += len(row) <= max(map(int, numbers)) and not row[0].startswith("# ")
-    _count(known, damaged, problems)
+        # Files of Taxi1500 begin with comments about the translation.
+        is_comment = row[0].startswith("# ")
+        if len(row) <= max(map(int, numbers)) and not is_comment:
+            damaged += 1
+    _report_damaged(known, damaged, problems)
 
 
-def _count(known: EvaluationSet, damaged: int, problems: list[str]) -> None:
+def _report_damaged(known: EvaluationSet, damaged: int, problems: list[str]) -> None:
+    """Adds a sentence about damaged rows to `problems`, if there are any."""
     if damaged:
         columns = ", ".join(map(str, known.text))
         problems.append(f"{damaged:,} rows of {known.name} lack text in {columns}; repair the file")

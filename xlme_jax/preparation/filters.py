@@ -126,7 +126,7 @@ class Room:
 
     def most_texts(self, number: int) -> int:
         """Returns how many texts are worth reading: at most `number`, at least 1."""
-        # Each text counts at least 1 towards every limit, because it has at least one token.
+        # A text that has tokens counts at least 1 towards every limit.
         return max(min([number, *(value for _, value in self._remaining)]), 1)
 
     def fitting(self, sizes: np.ndarray) -> int:

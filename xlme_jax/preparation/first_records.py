@@ -1,11 +1,11 @@
 r"""Checks the first thousand records of each source file before they are believed.
 
-Text in the wrong layout trains without an error: the numbers of its lines, another column, JSON. So
-each reader's first records are examined. What would ruin a run is an error, unless `--accept` names
-it; what may be true of text is a warning with counts.
+Text in the wrong layout trains without an error: line numbers, another column, JSON. So the first
+records that each reader yields are examined. A sign that would ruin a run is an error, unless
+`--accept` names it. A sign that real text may have is a warning with counts.
 
-The records are examined as a whole, by a few patterns and the counts of distinct characters, so
-that a file costs milliseconds, and its other records nothing.
+The records are examined as a whole, by a few patterns and the counts of distinct characters, which
+takes milliseconds for a file. Later records are not examined.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ RECORDS = 1000
 _MOST_CHARS = 1 << 21  # Of long documents, fewer than `RECORDS` are held and examined.
 # Characters and lines of a record, and characters of a line, that are examined.
 _CHARS, _LINES, _LINE_CHARS = 1000, 5, 200
-_MOST_LINES = 500  # Of documents.
+_MOST_LINES = 500  # Lines of all documents that are examined.
+# Lines and characters of a line whose scripts are counted; fewest letters that prove a script; and
+# the share of lines that counts as nearly all.
 _SCRIPT_LINES, _SCRIPT_CHARS, _LEAST_LETTERS, _NEARLY_ALL = 100, 100, 100, 0.99
-_LEAST_TO_IDENTIFY = 50  # Pairs.
-_LEAST = 4  # Lines or pairs; fewer prove nothing.
+_LEAST_TO_IDENTIFY = 50  # Fewest pairs whose languages are identified.
+_LEAST = 4  # Fewest lines or pairs that prove anything.
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sign:
-    """What shows that text is not what it is taken for.
+    """A sign that text is in a wrong layout, language or encoding.
 
     Attributes:
-      name: Its name in `--accept`.
+      name: Name in `--accept`.
       what: A few words that complete "N of the first M lines ...".
-      ruins: From this share of lines or pairs on it is an error; above 1: never.
-      doubtful: From this share on it is a warning.
-      remedy: What to do.
+      ruins: Least share of lines or pairs at which the sign is an error; above 1: never.
+      doubtful: Least share at which the sign is a warning.
+      remedy: What the user should do.
     """
 
     name: str
@@ -117,10 +119,10 @@ FLAG = Flag(
 
 
 def accepted(config: PrepareConfig) -> tuple[str, ...]:
-    """Returns the signs that are no error.
+    """Returns the names of the signs that `--accept` declares to be no error.
 
     Raises:
-      ValueError: One of them is none; the message lists those that there are.
+      ValueError: A name is unknown; the message lists the known names.
     """
     names = tuple(setting(config, FLAG.name) or ())
     if wrong := [name for name in names if name not in SIGNS]:
@@ -133,12 +135,12 @@ def accepted(config: PrepareConfig) -> tuple[str, ...]:
 def checked(
     shard: Shard, tags: Sequence[str], accept: Collection[str], has_columns: bool = False
 ) -> Shard:
-    """Returns a shard whose reader checks its first records.
+    """Returns a copy of a shard whose reader checks the first records.
 
     Args:
       shard: Documents of one language, or pairs of two.
       tags: The languages.
-      accept: Signs that are no error.
+      accept: Names of signs that are no error.
       has_columns: Whether only the order of columns says which text of a pair is in which language.
     """
     names = tuple(accept)
@@ -159,7 +161,8 @@ def read_checked(
     """Yields the records of a reader after examining the first ones.
 
     Raises:
-      DataError: They are not text of the languages; the message has the option that accepts it.
+      DataError: The first records are not text in the languages; the message has the option that
+        accepts them. Raised by the call, before records are yielded.
     """
     records = read(report)
     first, characters = [], 0
@@ -179,13 +182,13 @@ def check_records(
     accept: Collection[str] = (),
     has_columns: bool = False,
 ) -> None:
-    """Examines records; logs warnings.
+    """Examines records; logs a warning for each doubtful sign.
 
     Args:
       name: The file, for messages.
       records: Documents, or pairs of texts.
       tags: Languages of the texts of a record.
-      accept: Signs that are no error.
+      accept: Names of signs that are no error.
       has_columns: See `checked`.
 
     Raises:
@@ -209,6 +212,18 @@ def check_records(
 
 @dataclasses.dataclass(frozen=True)
 class _Finding:
+    """A sign that some records have.
+
+    Attributes:
+      sign: Name of the sign.
+      count: Number of units with the sign.
+      total: Number of examined units.
+      unit: What is counted, in the plural.
+      side: Number of the text of a record that has the sign; None: the record as a whole.
+      example: One text with the sign.
+      can_ruin: Whether the sign may be an error, rather than a warning only.
+    """
+
     sign: str
     count: int
     total: int
@@ -218,11 +233,13 @@ class _Finding:
     can_ruin: bool = True
 
     def text(self, tags: Sequence[str]) -> str:
+        """Returns the counts in words, with the language if records have two texts."""
         of = "" if self.side is None or len(tags) < 2 else f" in {tags[self.side]}"
         return f"{self.count} of the first {self.total} {self.unit}{of}"
 
 
 def _findings(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterator[_Finding]:
+    """Yields the signs that records have, however few records have them."""
     is_pairs = len(tags) == 2
     for side, tag in enumerate(tags):
         texts = [record[side][:_CHARS] for record in records]
@@ -249,7 +266,7 @@ def _findings(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterat
 
 
 def _exchanged(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterator[_Finding]:
-    """Finds sides in each other's language, where scripts do not show it."""
+    """Yields a finding if the two texts of pairs have exchanged languages of a common script."""
     if _scripts(tags[0]) & _scripts(tags[1]):
         firsts, seconds = zip(*records)
         if language_id.are_exchanged(firsts, seconds, (tags[0], tags[1])):
@@ -268,7 +285,13 @@ def _lines(texts: Iterable[str]) -> list[str]:
 
 
 def _matching(starts: str, pattern: str) -> Callable[[Sequence[str]], tuple[int, str]]:
-    """Returns a function that counts the lines with one of some first characters and a pattern."""
+    """Returns a function that returns the number of matching lines and the first of them.
+
+    Args:
+      starts: Characters, with one of which a matching line begins. Only such lines are compared
+        with the pattern, which is slower.
+      pattern: Regular expression for the beginning of a line.
+    """
     compiled, first = re.compile(pattern), frozenset(starts)
 
     def count(lines: Sequence[str]) -> tuple[int, str]:
@@ -280,6 +303,7 @@ def _matching(starts: str, pattern: str) -> Callable[[Sequence[str]], tuple[int,
 
 
 def _with_tabs(lines: Sequence[str]) -> tuple[int, str]:
+    """Returns the number of lines with a tab, and the first such line."""
     matching = [line for line in lines if "\t" in line]
     return len(matching), matching[0] if matching else ""
 
@@ -306,7 +330,10 @@ _HEADER = re.compile(
 
 
 def _ids(lines: Sequence[str]) -> tuple[int, str]:
-    """Counts lines that begin with an id and a tab, a verse, or numbers that count the lines."""
+    """Returns the number of lines that begin with an id or a line number, and an example.
+
+    An id is a word with a digit before a tab, or the number of a verse. Line numbers rise by 1.
+    """
     number, example = _WITH_ID(lines)
     if number >= 0.3 * len(lines):
         return number, example
@@ -323,7 +350,10 @@ _WITH_ID = _matching(
 
 
 def _mojibake(lines: Sequence[str]) -> tuple[int, str]:
-    """Counts lines whose characters beyond ASCII are mostly UTF-8 read as another encoding."""
+    """Returns the number of lines that are UTF-8 read as another encoding, and an example.
+
+    In such a line, more than a quarter of the characters beyond ASCII begin a wrongly read pair.
+    """
     if not _TWICE.search("\n".join(lines[:_MOST_LINES])):
         return 0, ""
     bad = [
@@ -356,7 +386,7 @@ _LINE_SIGNS: dict[str, Callable[[Sequence[str]], tuple[int, str]]] = {
 
 
 def _escaped(texts: Sequence[str], side: int) -> Iterator[_Finding]:
-    """Finds texts with a backslash and an "n" where a line or a document ends."""
+    """Yields a finding if texts have a backslash and an "n" where a line or a document ends."""
     escaped = [text for text in texts if "\\n" in text and _ESCAPED.search(text)]
     if len(texts) >= _LEAST and escaped:
         yield _Finding("escaped_newlines", len(escaped), len(texts), "texts", side, escaped[0])
@@ -367,7 +397,7 @@ _ESCAPED = re.compile(r"(?<![A-Za-z]:)(?<!\\)\\n(?:\\n|[^a-z]|[a-z]+\s|\Z)")
 
 # --- Scripts ---
 
-# Scripts of one character that text in another script's language is counted as.
+# {script of a language: the scripts of its single characters}.
 _WRITTEN_IN = {
     "Jpan": {"Hani", "Hira", "Kana"},
     "Kore": {"Hang", "Hani"},
@@ -379,10 +409,11 @@ _WRITTEN_IN = {
 
 
 def _script(lines: Sequence[str], tag: str, side: int, is_pairs: bool) -> Iterator[_Finding]:
-    """Finds text in another script than its language's: letters, or lines without one of its own.
+    """Yields a finding if most letters are in a script that the language is not written in.
 
-    Parts that nobody translated are left in Latin letters, so that Latin proves nothing unless
-    nearly all lines are in it.
+    Letters are counted, but if most of them are Latin, lines without a letter of an expected
+    script. Parts that nobody translated are in Latin letters, so Latin letters are an error only if
+    nearly all lines have no other.
     """
     expected = _scripts(tag)
     if not expected:
@@ -403,14 +434,17 @@ def _script(lines: Sequence[str], tag: str, side: int, is_pairs: bool) -> Iterat
         yield _Finding("script", other, total, "letters", side, example, is_pairs)
         return
     without = sum(not any(_script_of(c) in expected for c in line) for line in lines)
-    # Of other languages, corpora have text in unofficial orthographies.
+    # Corpora of languages beyond XLM-R's have text in unofficial Latin orthographies.
     is_all = without >= _NEARLY_ALL * len(lines) and tag in languages.XLMR
     yield _Finding("script", without, len(lines), "lines", side, example, is_pairs and is_all)
 
 
 @functools.cache
 def _scripts(tag: str) -> frozenset[str]:
-    """Returns the scripts of the characters of a language, as it is commonly written; or none."""
+    """Returns the scripts of the characters that a language is commonly written in.
+
+    The result is empty if they are not known.
+    """
     scripts = languages.scripts_in_use(tag)
     return frozenset().union(*(_WRITTEN_IN.get(script, {script}) for script in scripts))
 

@@ -115,7 +115,7 @@ def _job(
         "bitext": config.max_pair_tokens,
         "labelled": (config.max_length, config.stride),
     }
-    # In another order or representation, the tasks of all earlier data sets would be prepared again.
+    # Another order or representation would cause all earlier data sets to be prepared again.
     content: list[object] = [
         prepared_format.FORMAT,
         prepared.PAGE_TOKENS,

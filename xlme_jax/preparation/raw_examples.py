@@ -41,6 +41,14 @@ def split_documents(
     """Yields the documents of one split of a file; held-out lines are removed from training.
 
     Unreadable lines count as skipped in the training split, whatever split their document is in.
+
+    Args:
+      held: Selector of held-out documents and lines.
+      language: Language of the file.
+      split: "train" or "validation".
+      max_chars: Longer documents are split.
+      file: The file.
+      report: Collects the counts.
     """
     reading = ReadReport()
     chosen, texts = held.chooses(name_of(file)), held.texts(language)
@@ -53,14 +61,14 @@ def split_documents(
             if document:
                 report.read += 1
                 yield (document,)
-    finally:  # A limit may end it before the file ends.
+    finally:  # Also if a limit closes this generator before the file ends.
         if split != held_out.VALIDATION:
             report.skipped.update(reading.skipped)
             report.repaired.update(reading.repaired)
 
 
 def _without_texts(document: str, texts: Container[int], report: ReadReport) -> str:
-    """Removes and counts the lines of a document whose digests are in `texts`."""
+    """Returns a document without the lines whose digests are in `texts`; counts these lines."""
     lines = document.split("\n")
     remaining = [line for line in lines if digest(line) not in texts]
     if len(remaining) == len(lines):
@@ -72,7 +80,13 @@ def _without_texts(document: str, texts: Container[int], report: ReadReport) -> 
 def split_pairs(held: HeldOutText, source: BitextSource, split: str, report: ReadReport) -> Texts:
     """Yields the pairs of one split of a source; training skips pairs with a held-out text.
 
-    A skipped unit counts in the split that its number belongs to.
+    An unusable unit counts as skipped in the split that its number belongs to.
+
+    Args:
+      held: Selector of held-out units and texts.
+      source: File or files of pairs.
+      split: "train" or "validation".
+      report: Collects the counts.
     """
     reading = ReadReport()
     training = split != held_out.VALIDATION
@@ -98,8 +112,8 @@ def split_pairs(held: HeldOutText, source: BitextSource, split: str, report: Rea
 def mismatched_pairs(read: Read, report: ReadReport) -> Texts:
     """Yields pairs of the same texts that are not translations of each other, as a control.
 
-    Second sides are rotated by half a window within windows of the file, so that the two sides
-    still agree in topic and style. A window of a single pair is left unchanged.
+    Second texts are rotated by half a window within windows of `_WINDOW` pairs, so that the two
+    texts of a pair still agree in topic and style. A window of a single pair is left unchanged.
 
     Args:
       read: Streams the pairs.
