@@ -1,15 +1,15 @@
 """`prepare` on Apache Beam: writes the same shards with any number of machines.
 
-Source shards are encoded in parallel by the function that worker processes run too, many texts per
-element: Beam spends as much time on an element as SentencePiece on a text. Beam does not preserve
-order, but the order of documents matters. So batches of texts are grouped by part, (source shard,
-number // part size), and one worker sorts and writes each part. The parts are the same as without
-Beam, and therefore also the bytes.
+Workers encode source shards in parallel, with the function that worker processes also run. An
+element has many texts, because Beam spends as much time on an element as SentencePiece on a text.
+Beam does not preserve order, but the order of documents matters. So batches of texts are grouped by
+part, (source shard, number of the text // part size), and one worker sorts and writes each part.
+The parts are equal to the parts that are written without Beam, byte by byte.
 
-Workers share the output folder and the sources with the command, and nothing else: the vocabulary
-is the copy in the output folder. A worker that is run again writes its part under another name, and
-only the parts that are listed in the pipeline's result are merged, where the command runs. Files
-are read and written with `xlme_jax.storage`, since Beam's own output needs Google's packages.
+Workers share with the command only the sources and the output folder, which has a copy of the
+vocabulary. A worker that is run again writes its part under another name. The command merges only
+the parts that the pipeline's result lists. Files are read and written with `xlme_jax.storage`,
+since Beam's own output needs Google's packages.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Row = list[Any]
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """The work of all workers, which are sent this object.
+    """The work of all workers; Beam sends this object to each worker.
 
     Attributes:
       config: The configuration.
@@ -60,7 +60,11 @@ class _Work:
     jobs: tuple[tokenizing.Job, ...]
 
     def encode(self, shard: tuple[int, int]) -> Iterator[_Keyed]:
-        """Yields the texts of a source shard (number of the job, number of the shard), by part."""
+        """Yields the batches of a source shard by part, then an element that ends the shard.
+
+        Args:
+          shard: (number of the job, number of the source shard).
+        """
         job, number = self.jobs[shard[0]], 0
         part_size, report = tokenizing.PART_TEXTS[job.kind], ReadReport()
         unit = tokenizing.Unit(job, shard[1])
@@ -77,7 +81,11 @@ class _Work:
         yield (*shard, number // part_size), (number, end)
 
     def write(self, keyed: tuple[tuple[int, int, int], Iterable[tuple[int, Any]]]) -> _Row:
-        """Writes a part, unless reading its shard ended with an error."""
+        """Writes a part and returns its row, or the error that ended reading its shard.
+
+        Args:
+          keyed: The key of the part, and its elements in any order.
+        """
         (number, shard, part), unordered = keyed
         batches = sorted(unordered, key=operator.itemgetter(0))
         if isinstance(message := batches[-1][1], str):
@@ -93,9 +101,16 @@ class _Work:
 
 
 def _pieces(batch: tokenizing.Batch, number: int, part_size: int) -> Iterator[tokenizing.Batch]:
-    """Splits a batch, whose first text is text `number` of its shard, at parts and by tokens."""
+    """Yields the pieces of a batch, none of which is in two parts or has too many tokens.
+
+    Args:
+      batch: Encoded texts.
+      number: Number of the first text in its source shard.
+      part_size: Number of texts per part.
+    """
     ids, sizes, labels = batch
-    while len(sizes) > 1 and not len(labels):  # Parts do not split labelled tasks.
+    # Labelled examples are not split, since all examples of a shard form one part.
+    while len(sizes) > 1 and not len(labels):
         room = part_size - number % part_size
         texts = int(np.searchsorted(np.cumsum(sizes[:room]), _BATCH_TOKENS, side="right")) or 1
         if texts == len(sizes):
@@ -103,7 +118,8 @@ def _pieces(batch: tokenizing.Batch, number: int, part_size: int) -> Iterator[to
         tokens = int(sizes[:texts].sum())
         yield ids[:tokens], sizes[:texts], _NO_LABELS
         ids, sizes, number = ids[tokens:], sizes[texts:], number + texts
-    if len(sizes):  # Without texts, it would be sorted with what comes after it.
+    # An empty piece would have the number of the next element, so their order would be undefined.
+    if len(sizes):
         yield ids, sizes, labels
 
 
@@ -115,17 +131,17 @@ def run(
     Args:
       config: The configuration, with the runner and its options.
       model: Path of the vocabulary in the output folder.
-      units: Source shards, all shards of each job.
+      units: Units of work, all units of each job.
 
     Yields:
-      Each unit with the rows of its parts, except units that could not be read.
+      (unit, rows of its parts in order), except for units that could not be read.
 
     Raises:
       DataError: Source shards are damaged or malformed; raised after all units were yielded.
     """
     numbers = {job: i for i, job in enumerate(dict.fromkeys(unit.job for unit in units))}
     work = _Work(config, model, tuple(numbers))
-    # A name of its own, because workers of a killed command may still be running.
+    # The name is unique, because workers of a killed command may still be running.
     rows_file = as_path(config.output) / ".parts" / f"rows-{uuid.uuid4().hex}.json"
     options = on_beam.settings(config.runner, config.runner_options)
     with beam.Pipeline(options=options) as pipeline:
@@ -159,4 +175,5 @@ def run(
 
 
 def _write_rows(rows: list[_Row], file: str) -> None:
+    """Writes the rows of all parts, as the last step of the pipeline."""
     replace_file(as_path(file), json.dumps(rows).encode())

@@ -42,6 +42,7 @@ _Read = Callable[[str, int, ReadReport], Texts]
 
 
 def _flag(name: str, help: str, kind: str, default: Any) -> Flag:
+    """Returns a flag of which `Cldr.from_flags` makes the field `PrepareConfig.cldr`."""
     minimum = 0 if kind == "integer" else None
     return Flag(name, help, kind, default, minimum, is_setting=False)
 
@@ -65,7 +66,7 @@ class Cldr(Source):
         return _texts(_corpus(config))
 
     def from_flags(self, values: Mapping[str, Any]) -> dict[str, CldrCorpus]:
-        """Returns the corpus that the flags describe, if `--tasks` names it."""
+        """Returns the corpus that the flags describe; {} if `--tasks` does not name it."""
         if NAME not in values["tasks"]:
             return {}
         languages = values["languages"] or _DEFAULT_LANGUAGES.split(",")
@@ -78,7 +79,7 @@ class Cldr(Source):
         return {"cldr": corpus}
 
     def from_environment(self, environment: Mapping[str, str]) -> dict[str, CldrCorpus]:
-        """Returns the corpus in the languages of $CLDR_LANGUAGES."""
+        """Returns the corpus in the languages of $CLDR_LANGUAGES, by default "en,ru,zh"."""
         languages = environment.get(_LANGUAGES_VARIABLE) or _DEFAULT_LANGUAGES
         return {"cldr": CldrCorpus(cldr.CldrConfig(tuple(languages.split(","))))}
 
@@ -89,7 +90,10 @@ def _corpus(config: PrepareConfig) -> CldrCorpus:
 
 
 def find_cldr(corpus: CldrCorpus) -> list[TextTask]:
-    """Lists the tasks of the corpus, documents before pairs; generates no text."""
+    """Lists a task per language, then a task per language pair; generates no text.
+
+    Splits without examples are left out.
+    """
 
     def task(
         prefix: str, languages: tuple[str, ...], read: _Read, counts: Mapping[str, int]
@@ -121,13 +125,14 @@ def find_cldr(corpus: CldrCorpus) -> list[TextTask]:
 
 
 def _shard(corpus: CldrCorpus, read: _Read, split: str, count: int) -> Shard:
-    # Texts of several versions of the generator or of its data are never mixed.
+    # With these versions in the key, texts of several versions of the generator are never mixed.
     babel = importlib.metadata.version("babel")
     key = f"{corpus} {count} Babel {babel} version {cldr.VERSION}"
     return Shard(split, functools.partial(read, split, count), key=key)
 
 
 def _texts(corpus: CldrCorpus) -> list[LanguageText]:
+    """Returns the documents of each language, at least one, to train a vocabulary on."""
     documents = max(1, corpus.documents)
     size = documents * corpus.phrases_per_document * _PHRASE_CHARS
     return [

@@ -1,7 +1,8 @@
 """Removes texts that occur before in their task: equal pairs, and nearly equal documents.
 
-Pairs take 8 bytes each. Documents are found by MinHash and locality-sensitive hashing (Broder 1997;
-Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better"), by the package rensa.
+A pair takes 8 bytes of memory. The package rensa detects nearly equal documents by MinHash and
+locality-sensitive hashing (Broder 1997; Lee et al. 2022, "Deduplicating Training Data Makes
+Language Models Better").
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _BATCH = 4096  # Texts that are looked up at once.
 class Digests:
     """A growing set of 64-bit digests.
 
-    They are kept in sorted arrays, each at least twice as long as the next, so that n digests need
-    8 n bytes (twice that while two arrays are joined) and a lookup log n searches. A Python set
-    needs eight times as much.
+    The digests are in sorted arrays, each at least twice as long as the next. So n digests need 8 n
+    bytes (16 n while two arrays are joined), and a lookup needs at most about log2(n) searches. A
+    Python set needs eight times as much memory.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class Digests:
         return new
 
     def _keep(self, run: np.ndarray) -> None:
+        """Adds a sorted array, joined with earlier arrays that are not twice as long."""
         if not len(run):
             return
         while self._runs and len(self._runs[-1]) < 2 * len(run):
@@ -71,7 +73,7 @@ def digest(texts: Sequence[str]) -> int:
 
 
 def distinct(reads: Sequence[Read], report: ReadReport) -> Texts:
-    """Yields the examples of several readers in order, each only the first time; counts the others.
+    """Yields the distinct examples of several readers in order; counts repeated ones as skipped.
 
     Args:
       reads: Readers of the source files of one split of a task.
@@ -91,8 +93,9 @@ def distinct(reads: Sequence[Read], report: ReadReport) -> Texts:
 
 _WORDS = 5  # Of a shingle; as in FineWeb.
 _HASHES = 128
-# Of 8 hashes each: documents with similarity s are compared with probability 1 - (1 - s^8)^16, .95
-# at .8. With rensa's default of 8 bands of 16, it would be .2.
+# Each band has 8 hashes. Documents with similarity s are compared with probability
+# 1 - (1 - s^8)^16, which is .95 at s = .8. With rensa's default of 8 bands of 16 hashes, the
+# probability would be .2.
 _BANDS = 16
 _SEED = 42
 # Longer "words" are text whose words no space separates, as in Chinese or Thai.
@@ -100,10 +103,10 @@ _LONG_WORD = 20
 
 
 class NearDuplicates:
-    """Documents so far, of which it tells whether a new one is nearly equal to any.
+    """A growing set of documents that tells whether a new document is nearly equal to one of them.
 
-    They are estimated to be: the error of 128 hashes is about .04 at a similarity of .8. A document
-    takes about 2 KB.
+    The similarity is estimated from 128 hashes, with an error of about .04 at a similarity of .8. A
+    document takes about 2 KB.
 
     Args:
       similarity: Least Jaccard similarity of two documents' sets of shingles, word 5-grams, or
@@ -126,7 +129,11 @@ class NearDuplicates:
 
 
 def shingles(document: str) -> list[str]:
-    """Returns the shingles of a document, at least one, in order and with repetitions."""
+    """Returns the shingles of a document (see `NearDuplicates`), at least one.
+
+    The shingles are in order and with repetitions. A document with fewer than 5 words or characters
+    is one shingle.
+    """
     words = document.casefold().split()
     if len(words) * _LONG_WORD < len(document):
         text = "".join(words)

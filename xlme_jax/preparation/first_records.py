@@ -352,7 +352,7 @@ _WITH_ID = _matching(
 def _mojibake(lines: Sequence[str]) -> tuple[int, str]:
     """Returns the number of lines that are UTF-8 read as another encoding, and an example.
 
-    In such a line, more than a quarter of the characters beyond ASCII begin a wrongly read pair.
+    In such a line, over a quarter of the characters beyond ASCII begin a wrongly read sequence.
     """
     if not _TWICE.search("\n".join(lines[:_MOST_LINES])):
         return 0, ""
@@ -411,9 +411,10 @@ _WRITTEN_IN = {
 def _script(lines: Sequence[str], tag: str, side: int, is_pairs: bool) -> Iterator[_Finding]:
     """Yields a finding if most letters are in a script that the language is not written in.
 
-    Letters are counted, but if most of them are Latin, lines without a letter of an expected
-    script. Parts that nobody translated are in Latin letters, so Latin letters are an error only if
-    nearly all lines have no other.
+    If most letters are Latin, lines without a letter of an expected script are counted instead of
+    letters, because parts that nobody translated are in Latin letters. The finding can be an error
+    only for pairs, and with Latin letters only if nearly all lines are counted and the language is
+    one of XLM-R's.
     """
     expected = _scripts(tag)
     if not expected:

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub: the files that they consist of, downloaded or read there.
+"""Data sets of the Hugging Face hub, whose files are downloaded or read on the hub.
 
 Loading scripts are never run.
 """
@@ -25,8 +25,8 @@ def download(name: str, stream: bool = False) -> Path:
     """Returns the folder of a data set's tables, downloaded unless they are in the hub's cache.
 
     Args:
-      name: "owner/name", "owner/name/part" for a folder or file of it, either with "@revision"; or
-        a folder on disk.
+      name: "owner/name", or "owner/name/part" for a folder or file of the data set, each optionally
+        with "@revision"; or a folder on disk.
       stream: Whether nothing is downloaded, and files are read on the hub when they are needed.
 
     Raises:
@@ -46,7 +46,8 @@ def download(name: str, stream: bool = False) -> Path:
         import huggingface_hub
 
         if stream:
-            # The commit, so that workers and a command that resumes read the same files.
+            # The path has the commit, so that workers and a command that resumes read the same
+            # files.
             version = hub_paths.commit(repository, match["revision"])
             folder = hub_paths.HubPath(f"hf://datasets/{repository}@{version}") / part
             folder.list_all()
@@ -63,7 +64,17 @@ def download(name: str, stream: bool = False) -> Path:
 
 @contextlib.contextmanager
 def _readable(name: str, repository: str) -> Iterator[None]:
-    """Converts errors of the hub; the message says how to do without it."""
+    """Context manager that converts errors of the hub to DataError.
+
+    The message says how to download the data set without this machine.
+
+    Args:
+      name: Value of `hf_dataset`.
+      repository: The data set, "owner/name".
+
+    Raises:
+      DataError: The block fails, or huggingface_hub is not installed.
+    """
     try:
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ModuleNotFoundError as error:

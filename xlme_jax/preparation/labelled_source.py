@@ -32,13 +32,13 @@ FOLDER_VARIABLE = "EVAL_DIR"
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTask:
-    """What a task of a benchmark consists of.
+    """A task of a benchmark, and the data of the benchmark that each of its splits consists of.
 
     Attributes:
       task: Name of the task.
-      language: Language of its training data.
+      language: Language of the training data.
       splits: {split of the task: (split of the benchmark, language)}.
-      mixture: Mixture that it belongs to; empty: none.
+      mixture: Mixture that the task belongs to; empty: none.
     """
 
     task: str
@@ -90,7 +90,11 @@ def list_tasks(
 
 
 def select(tasks: Sequence[LabelledTask], name: str) -> list[LabelledTask]:
-    """Returns the task of this name, or the tasks of the mixture; none if it is neither.
+    """Returns the tasks that have a name or belong to a mixture of that name.
+
+    Args:
+      tasks: All tasks of a benchmark, as `list_tasks` returns them.
+      name: Name of a task or mixture; the result is empty if it is neither.
 
     Raises:
       DataError: The task has the name of the benchmark and no training data.
@@ -122,7 +126,12 @@ def find_benchmark(name: str, directory: str | os.PathLike[str] | None) -> list[
 
 
 def find(config: PrepareConfig, name: str) -> list[TextTask]:
-    """Lists the task of a benchmark with this name, or those of the mixture; none: it is neither.
+    """Lists the tasks of a benchmark that have a name or belong to a mixture of that name.
+
+    Args:
+      config: The configuration, with the folder of the benchmarks.
+      name: Name that begins with the name of a benchmark; the result is empty if it is neither a
+        task nor a mixture.
 
     Raises:
       ValueError: The folder is missing or empty, or there is no training data.
@@ -134,7 +143,13 @@ def find(config: PrepareConfig, name: str) -> list[TextTask]:
 
 
 def names(config: PrepareConfig, name: str) -> list[str]:
-    """Returns the names of all tasks of the benchmark that a task name begins with."""
+    """Returns the names of all tasks and mixtures of the benchmark that a name begins with.
+
+    The result is empty if the name begins with no benchmark.
+
+    Raises:
+      ValueError: The folder of the benchmark is missing or empty.
+    """
     of_benchmark = labelled_rows.find_benchmark(name)
     if of_benchmark is None:
         return []
@@ -143,7 +158,9 @@ def names(config: PrepareConfig, name: str) -> list[str]:
 
 
 def _folder(name: str, directory: str | os.PathLike[str] | None) -> Path:
-    benchmark(name)  # Raises if there is none of this name, which the folder's error would hide.
+    """Returns the folder of a benchmark; "." for embedded benchmarks, which have no files."""
+    # An unknown name is an error first, since the error about a missing folder would mislead.
+    benchmark(name)
     if labelled_rows.is_embedded(name):
         return Path()
     content = "a folder for each benchmark"
@@ -163,6 +180,10 @@ def _tasks_in(name: str, folder: Path) -> list[LabelledTask]:
 
 
 def _with_shards(name: str, folder: Path, tasks: Sequence[LabelledTask]) -> list[TextTask]:
+    """Returns tasks of a benchmark with a shard for each split.
+
+    Every shard names all files of the folder, so that a change of any file prepares it again.
+    """
     files: tuple[Path, ...] = ()
     if not labelled_rows.is_embedded(name):
         files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))

@@ -14,16 +14,16 @@ from typing import Any
 
 from xlme_jax.data import languages
 
-# Shorter texts (names, numbers, "OK") are of any language.
+# Shorter texts (names, numbers, "OK") could be in any language.
 MIN_CHARS = 20
 PY3LANGID = "py3langid"
-# Characters of a text that are read: time grows with them, and the start tells the language. Where
-# two are given, most texts are accepted after the first, and only others are read further.
+# Numbers of characters at the start of a text that are read, ascending: fewer take less time. A
+# larger number is used only for texts that the smaller one does not accept.
 _PY3LANGID_CHARS = (64, 250)
 _FASTTEXT_CHARS = (500,)
-_PREFIX = "__label__"  # Of the names of fastText's models.
-_ANY_TEXT = "a text"
-_PIECES, _PIECE_CHARS = 4, 1000
+_PREFIX = "__label__"  # Prefix of labels in fastText's models.
+_ANY_TEXT = "a text"  # Any text, since a model lists its labels only for a text.
+_PIECES, _PIECE_CHARS = 4, 1000  # Pieces of each side in `are_exchanged`, and their characters.
 
 
 def check() -> None:
@@ -36,13 +36,13 @@ def check() -> None:
 
 
 def others(texts: Iterable[str], language: str) -> float | None:
-    """Returns the share of texts that are identified as another language than theirs.
+    """Returns the share of texts that are identified as another language than `language`.
 
     Close languages (hr and bs, xh and zu) are often taken for each other.
 
     Args:
-      texts: Texts; those shorter than `MIN_CHARS` are left out.
-      language: Code of their language, in any spelling and script.
+      texts: Texts. Texts shorter than `MIN_CHARS` characters are left out.
+      language: Code of the language of the texts, in any spelling and script.
 
     Returns:
       The share, or None if no text is long enough or the package does not know the language.
@@ -59,11 +59,16 @@ def others(texts: Iterable[str], language: str) -> float | None:
 def are_exchanged(
     firsts: Sequence[str], seconds: Sequence[str], languages_of_sides: tuple[str, str]
 ) -> bool:
-    """Returns whether the two sides of pairs are in each other's language.
+    """Returns whether the two texts of pairs are in each other's language.
 
-    It is certain only if each of several pieces of both sides is more like the other's language, so
-    that close languages are not taken for each other. Without the package, or if it does not know
-    both languages, the answer is no.
+    Both sides are split into several pieces, and each piece must be more like the language of the
+    other side, so that close languages are not confused. Returns False without py3langid, or if
+    py3langid does not know both languages.
+
+    Args:
+      firsts: First texts of N pairs.
+      seconds: Second texts of the pairs.
+      languages_of_sides: Expected language of the first and of the second texts.
     """
     if importlib.util.find_spec("py3langid") is None:
         return False
@@ -91,12 +96,13 @@ def _code(label: str) -> str:
 
 
 class Identifier:
-    """Tells whether a text is of its language, by one model.
+    """Tells by a model whether a text is in a language.
 
     Args:
       labels: Names of the languages that the model knows, in any spelling.
       label: Returns the name of the most likely language of a text without line ends, or "".
-      lengths: Characters of a text to read, ascending; it is accepted if any of them suffices.
+      lengths: Numbers of characters to read at the start of a text, ascending. A text is accepted
+        if any of these starts is.
     """
 
     def __init__(
@@ -111,10 +117,10 @@ class Identifier:
         return _code(language) in self._known
 
     def accepts(self, language: str) -> Callable[[str], bool]:
-        """Returns the rule of a language: whether the start of a text is identified as it.
+        """Returns a function that tells whether a text is identified as a language.
 
-        Texts of fewer than `MIN_CHARS` characters, and all of a language that the model does not
-        know, are accepted. Scripts make no difference.
+        Texts of fewer than `MIN_CHARS` characters are accepted, and all texts if the model does not
+        know the language. Scripts make no difference.
         """
         if not self.knows(language):
             return lambda text: True
@@ -136,14 +142,19 @@ class Identifier:
 
 @functools.lru_cache(maxsize=2)
 def identifier(name: str) -> Identifier:
-    """Returns the identifier of a name, `py3langid` or a fastText model file; loaded once."""
+    """Returns an identifier, which is loaded once.
+
+    Args:
+      name: "py3langid" or a fastText model file.
+    """
     if name == PY3LANGID:
         import py3langid
 
         labels = [label for label, _ in py3langid.rank("")]
         return Identifier(labels, lambda text: py3langid.classify(text)[0], _PY3LANGID_CHARS)
     model = _fasttext_model(name)
-    # `model.predict` fails for a text in one of the packages, with NumPy 2, for a list in another.
+    # Several packages install `fasttext`. With NumPy 2, `model.predict` fails for a string in one
+    # of them, and for a list in another.
     predict = model.f.predict
 
     def names(text: str, most: int) -> list[str]:
@@ -156,6 +167,7 @@ def identifier(name: str) -> Identifier:
 
 
 def _fasttext_model(file: str) -> Any:
+    """Returns the fastText model in a file; raises ValueError if fastText cannot load it."""
     import fasttext
 
     try:
@@ -189,7 +201,7 @@ def check_identifier(name: str) -> None:
 
 
 def version(name: str) -> tuple[object, ...]:
-    """Returns what identifies the model: the package's version, or the file's size and time."""
+    """Returns the version of py3langid, or the size and modification time of a model file."""
     if name == PY3LANGID:
         return (importlib.metadata.version(PY3LANGID),)
     status = os.stat(name)
@@ -197,7 +209,7 @@ def version(name: str) -> tuple[object, ...]:
 
 
 def unknown(name: str, codes: Collection[str]) -> str:
-    """Returns a sentence about the languages that a model does not know, or ""."""
+    """Returns a sentence about the languages that a model does not know; "" if it knows all."""
     known = identifier(name).knows
     if missing := sorted(code for code in codes if not known(code)):
         return (

@@ -20,7 +20,7 @@ def check(runner: str) -> None:
 
 
 def settings(runner: str, options: Sequence[str] = ()) -> Any:
-    """Returns Beam's `PipelineOptions` for a runner, and lets Beam log warnings alone.
+    """Returns Beam's `PipelineOptions` for a runner; sets Beam's log level to warnings.
 
     Args:
       runner: Name of the runner, such as "DirectRunner".
@@ -39,17 +39,18 @@ def settings(runner: str, options: Sequence[str] = ()) -> Any:
 def run(
     work: Callable[[Item], object], items: Sequence[Item], runner: str, options: Sequence[str] = ()
 ) -> None:
-    """Calls a function on every item; its results are the files that it writes.
+    """Calls a function on every item, for the files that it writes; return values are dropped.
 
     Args:
-      work: A function of a module, called on a worker with an item; perhaps more than once.
+      work: Function at the top level of a module. A worker calls it with an item, perhaps more than
+        once.
       items: Items, which are pickled.
       runner: See `settings`.
       options: See `settings`.
 
     Raises:
       ValueError: Apache Beam is not installed.
-      Exception: What the runner raises if `work` fails.
+      Exception: `work` fails; the type depends on the runner.
     """
     check(runner)
     if not items:
@@ -60,7 +61,7 @@ def run(
         _ = (
             pipeline
             | "list" >> beam.Create(list(items))
-            # Without it, runners may fuse the steps and give one worker everything.
+            # Without this step, runners may fuse the other two and give one worker everything.
             | "spread" >> beam.Reshuffle()
             | "work" >> beam.Map(_discard, work)
         )

@@ -80,14 +80,14 @@ class PrepareConfig:
       min_pairs: Languages with fewer pairs than this, over all their tasks, are dropped from the
         tasks of pairs.
       shuffle_pairs: Whether training pairs are mismatched, as a control without translations.
-      validation: Units of `cc100`, `bitext` and tables that form the split "validation" and whose
-        text is removed from all training text: "every:20", "count:1000", "ids:FILE" or
+      validation: Units of `cc100`, `bitext`, `text` and tables that form the split "validation" and
+        whose text is removed from all training text: "every:20", "count:1000", "ids:FILE" or
         "folder:PATH", see `held_out`. Empty: none.
       check_overlap: Folder of evaluation files. Their texts that occur in the training text are
         reported and counted in `overlap.json`, and files that could not be read are an error at the
         end. Empty: no report.
-      exclude_overlap: Whether documents and pairs with text of these files are removed from the
-        training text, and counted.
+      exclude_overlap: Whether documents and pairs with text of the files in `check_overlap` are
+        removed from the training text, and counted.
       workers: Worker processes; 0 selects a number from the amount of text and the cores.
       runner: Apache Beam runner ("DirectRunner", "DataflowRunner", ...); empty: no Beam.
       runner_options: Further Beam options, as on the command line ("--project=...").
@@ -184,6 +184,7 @@ class PrepareConfig:
 
 
 def _columns(value: Any) -> tuple[int, ...]:
+    """Returns `tsv_columns` as integers; raises ValueError if they are not two or three columns."""
     try:
         columns = tuple(int(column) for column in value)
     except (TypeError, ValueError):

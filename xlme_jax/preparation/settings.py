@@ -22,8 +22,8 @@ _FILTERS = ("min_score", "deduplicate", "max_length_ratio", "min_pairs")
 def settings(config: PrepareConfig) -> dict[str, Any]:
     """Returns the settings that the content of the data set depends on, as JSON values."""
     content = dataclasses.asdict(config)
-    for how in ("output", "workers", "runner", "runner_options"):
-        del content[how]
+    for field in ("output", "workers", "runner", "runner_options"):
+        del content[field]
     if not config.exclude_overlap:
         del content["exclude_overlap"], content["check_overlap"]
     # Omitted if empty, so that data sets from before these fields existed stay valid.
@@ -51,7 +51,7 @@ def is_prepared(config: PrepareConfig) -> bool:
 
 
 def write_settings(config: PrepareConfig, command: str) -> None:
-    """Writes the settings beside the data set, which makes `is_prepared` true."""
+    """Writes the settings beside the data set; `is_prepared` returns True from then on."""
     content = {
         "format": FORMAT,
         "settings": settings(config),

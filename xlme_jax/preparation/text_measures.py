@@ -40,8 +40,10 @@ class Side:
       characters: Characters per line.
       tokens_per_character: Tokens per character that is not white space, in the sample; None
         without a vocabulary.
-      tokens_per_word: Tokens per word between white space, likewise.
-      other_language: See `language_id.others`, in the sample.
+      tokens_per_word: Tokens per word between white space, in the sample; None without a
+        vocabulary.
+      other_language: Share of the sample in another language, see `language_id.others`; None if it
+        is not known or not asked for.
     """
 
     language: str
@@ -57,14 +59,14 @@ class Content:
 
     Attributes:
       task: Name of the task.
-      sides: One language, or the two of a pair.
+      sides: Measures of the text in one language, or in the two of a pair.
       files: Number of files.
-      bytes: Their size on disk.
+      bytes: Size of the files on disk.
       texts: Documents or pairs that were read.
       complete: Whether all were read, rather than the first `texts` of each file.
-      lines: Lines of the documents; of pairs, their number.
+      lines: Lines of the documents, or number of the pairs.
       duplicates: Lines, or pairs, that occur before in the task.
-      evaluation: Evaluation texts that occur in the task; None if not asked for.
+      evaluation: Number of evaluation texts that occur in the task; None if not asked for.
       skipped: Skipped texts by reason.
       unread: Evaluation files that could not be read, so that `evaluation` may be too low.
     """
@@ -84,7 +86,14 @@ class Content:
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """What a worker does with each task; see `inspect`."""
+    """Measures a task in a worker.
+
+    Attributes:
+      limit: Most texts to read of a task.
+      model: Path of the vocabulary; None: nothing is tokenized.
+      evaluation: Digests of the evaluation texts, uint64[N], sorted; None: no evaluation text.
+      identify: Whether to identify the language of the sample.
+    """
 
     limit: int
     model: str | None
@@ -95,7 +104,8 @@ class _Work:
         report, reading = ReadReport(), _Reading(len(task.languages), self.evaluation, task.task)
         files = _files(task)
         complete = True
-        # The smallest first: what they leave of their share goes to the others.
+        # The smallest files first: if a file has fewer texts than its share of the limit, the rest
+        # of the share goes to the larger files.
         shards = sorted(task.splits["train"], key=lambda shard: (_bytes(shard.files), shard.name))
         for number, shard in enumerate(shards):
             texts = shard.read(report)
@@ -104,6 +114,7 @@ class _Work:
                 remaining -= len(batch)
                 reading.add(batch)
                 progress(len(batch))
+            # If the share is used up, one more text tells whether the file has ended.
             complete &= bool(remaining) or next(texts, None) is None
         return Content(
             task.task,
@@ -122,6 +133,7 @@ class _Work:
         )
 
     def _side(self, language: str, reading: _Reading, number: int) -> Side:
+        """Returns the measures of text `number` of the lines that were read."""
         sample = [line[number] for line in reading.sample]
         side = Side(language, reading.characters[number] / max(1, reading.lines))
         if self.model and sample:
@@ -139,7 +151,15 @@ class _Work:
 
 
 class _Reading:
-    """Counts over the lines of a task, and a uniform sample of them."""
+    """Counts over the lines of a task, and a uniform sample of the lines.
+
+    A line is the tuple of one line of a document, or of the two texts of a pair.
+
+    Args:
+      sides: Number of texts of an example, 1 or 2.
+      evaluation: Digests of the evaluation texts, uint64[N], sorted; None: no evaluation text.
+      seed: Seed of the sample.
+    """
 
     def __init__(self, sides: int, evaluation: np.ndarray | None, seed: str):
         self.texts = self.lines = self.duplicates = 0
@@ -176,7 +196,7 @@ class _Reading:
 
 
 def _lines(texts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Yields pairs as they are, and the lines of documents without empty ones."""
+    """Yields pairs unchanged, and each line of a document that is not empty as a tuple."""
     for text in texts:
         if len(text) > 1:
             yield text
@@ -227,7 +247,7 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
 
 
 def _tasks(config: PrepareConfig) -> list[TextTask]:
-    """Returns the tasks of the sources; raises ValueError if another task is named."""
+    """Returns the tasks of all sources; raises ValueError if a task needs SeqIO or labels."""
     selected = [source for source in sources.chosen(config) if not source.needs_seqio]
     unknown = sorted(set(config.tasks) - {source.name for source in selected})
     if unknown:
@@ -239,6 +259,7 @@ def _tasks(config: PrepareConfig) -> list[TextTask]:
 
 
 def _files(task: TextTask) -> list[Path]:
+    """Returns the training files of a task, each once."""
     return list(dict.fromkeys(file for shard in task.splits["train"] for file in shard.files))
 
 

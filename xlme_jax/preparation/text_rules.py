@@ -20,13 +20,18 @@ from xlme_jax.data.text.reading import ReadReport
 UNICODE_VERSION = unicodedata.unidata_version
 _MAX_CODE = 0x110000
 
-# Returns a document without the lines that a rule removes, or "" if it is skipped; counts both.
+# Returns a document without the lines that a rule removes, or "" if the document is skipped; counts
+# removed lines and skipped documents in the report.
 LineRules = Callable[[str, ReadReport], str]
 
 
 @functools.cache
 def _classes() -> np.ndarray:
-    """Returns uint8[0x110000]: 2 for letters and their marks, 1 for other text, 0 for space."""
+    """Returns the class of each code point, uint8[0x110000].
+
+    The class is 2 for letters and marks, 0 for separators and control characters, and 1 for all
+    other characters.
+    """
     classes = np.ones(_MAX_CODE, np.uint8)
     for code in range(_MAX_CODE):
         # Vowels of Devanagari or Thai are marks.
@@ -39,7 +44,10 @@ def _classes() -> np.ndarray:
 
 
 def letters(text: str) -> float:
-    """Returns the share of letters among the characters that are not white space; 0 if none are."""
+    """Returns the share of letters among the characters that are not white space.
+
+    Returns 0 if the text has only white space.
+    """
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     counts = np.bincount(_classes()[codes], minlength=3)
     return int(counts[2]) / max(int(counts[1] + counts[2]), 1)
@@ -60,7 +68,7 @@ _SENTENCE_ENDS = ".?!\u2026\u061f\u06d4\u0964\u0965\u3002\uff01\uff1f\uff0e\uff6
 _SENTENCE_ENDS += "\u1362\u1367\u1368\u17d4\u17d5\u104a\u104b\u0f0d\u0f0e\u1c7e\u1c7f\uabeb"
 _CLOSING = "\"'\u201d\u2019\u00bb\u300d\u300f)\uff09"
 _SENTENCE = re.compile(f"[{re.escape(_SENTENCE_ENDS)}]+")
-# Words are not separated by spaces, and Thai and Lao have no marks at the ends of sentences.
+# Scripts that do not separate words by spaces, and scripts without marks at the ends of sentences.
 _WITHOUT_SPACES = {"Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
 _WITHOUT_ENDS = {"Thai", "Laoo"}
 _POLICIES = (

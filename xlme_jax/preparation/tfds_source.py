@@ -32,7 +32,7 @@ class TfdsText:
 
     @classmethod
     def parse(cls, line: str) -> TfdsText:
-        """Parses a line as described in `tasks.tfds`.
+        """Returns the data set that a line describes, in the form of the docstring of `tasks.tfds`.
 
         Raises:
           ValueError: The line is malformed.
@@ -84,7 +84,7 @@ class Tfds(Source):
 
 
 def find_tfds(lines: Sequence[str]) -> list[TfdsText]:
-    """Returns a data set per line; reads nothing.
+    """Returns the data set that each line describes; reads nothing.
 
     Raises:
       ValueError: There is no line, a line is malformed, or two lines would be the same task.

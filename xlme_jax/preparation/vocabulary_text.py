@@ -19,7 +19,7 @@ from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import LanguageText
 
 # A sample should span a file, but reading all of a huge file for a small sample would take hours.
-# So at least this share of the text that is read is kept.
+# So at least this share of the text that is read goes into the sample.
 _LEAST_SHARE = 0.05
 
 _log = logging.getLogger(__name__)
@@ -32,13 +32,13 @@ def find_text(
 
     Args:
       config: Tasks, folders and languages, as for `prepare`.
-      load_seqio: Imports and returns `tasks.as_source`; called only if a task needs SeqIO.
+      load_seqio: Function that imports and returns `tasks.as_source`; see `sources.find_tasks`.
 
     Returns:
       Text of every language, both sides of pairs included, in a fixed order.
 
     Raises:
-      ValueError: A folder or language is missing, or a task is unknown.
+      ValueError: A folder or language is missing, or a task is unknown or has labelled examples.
     """
     sources.check(config)
     if names := filters.named(config):
@@ -63,7 +63,7 @@ def find_text(
 def sample_text(
     texts: Sequence[LanguageText], budget: int, alpha: float, seed: int = 0
 ) -> Iterator[str]:
-    """Yields a sample with p ∝ n^alpha over languages, where n is the bytes of a language.
+    """Yields a sample of text in which a language of n bytes has a share in proportion to n^alpha.
 
     Args:
       texts: Available text.
@@ -72,7 +72,7 @@ def sample_text(
       seed: Seed of the sampling.
 
     Yields:
-      Texts, one language after another; the same ones for the same files and arguments.
+      Texts, in the order of `texts`. Equal files and arguments give an equal sample.
     """
     sizes = language_sizes(texts)
     quotas = temperature_quotas(sizes, budget, alpha)
@@ -92,11 +92,12 @@ def language_sizes(texts: Iterable[LanguageText]) -> dict[str, int]:
 def sample_language(
     texts: Iterable[LanguageText], language: str, budget: int, seed: int = 0
 ) -> Iterator[str]:
-    """Yields a sample of one language, of `budget` bytes or all of its text."""
+    """Yields a sample of the text in one language, of about `budget` bytes, or all its text."""
     yield from sample_text([t for t in texts if t.language == language], budget, 1.0, seed)
 
 
 def _thinned(text: LanguageText, quota: int, rng: random.Random) -> Iterator[str]:
+    """Yields a random sample of a text, of about `quota` bytes, spread over as much as possible."""
     share = max(_LEAST_SHARE, min(1.0, quota / text.size))
     # Text within its quota is taken completely, since its size is only an estimate.
     remaining = float("inf") if quota >= text.size else quota
@@ -150,7 +151,10 @@ def temperature_quotas(sizes: dict[str, int], total: int, alpha: float) -> dict[
 
 
 def _held_out(config: PrepareConfig) -> HeldOutText | None:
-    """Returns the held-out data, whose texts are computed when the first text is read."""
+    """Returns the held-out data, or None without `validation`.
+
+    The held-out texts are read when the first text of the sample is read.
+    """
     if not config.validation:
         return None
     corpora = sources.find_corpora(config)

@@ -1,10 +1,10 @@
 """Digests of every 13 words in a row of a text, to find evaluation text inside training text.
 
-n = 13 words, lower-cased and without punctuation, is what GPT-3's training text was compared with
-(Brown et al., 2020, "Language Models are Few-Shot Learners", Appendix C). A script without spaces
-has no words to count, so its characters take their place: 26 of Chinese and Japanese or 52 of Thai,
-Lao, Burmese and Khmer are about as much text as 13 English words. All of a batch of texts is done
-by a few operations on arrays, at tens of megabytes a second.
+GPT-3's training text was compared with evaluation text in windows of n = 13 words, lower-cased and
+without punctuation (Brown et al., 2020, "Language Models are Few-Shot Learners", Appendix C). In a
+script without spaces, characters are counted instead of words: 26 characters of Chinese and
+Japanese or 52 of Thai, Lao, Burmese and Khmer are about as much text as 13 English words. A few
+operations on arrays compute the digests of a whole batch of texts, at tens of megabytes a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 
 WORDS = 13
-# What a word weighs, and a character of a script without spaces: windows weigh `WORDS` words.
+# Weights of a word, and of a character of the scripts without spaces. The weights in a window add
+# up to that of `WORDS` words.
 _WORD, _HAN, _SOUTH_EAST_ASIAN = 4, 2, 1
 # (first and last code point, weight of a character). Tibetan has a mark after each syllable, which
 # separates words here.
@@ -35,8 +36,10 @@ _UNSPACED = (
     (0xF900, 0xFAFF, _HAN),
     (0x20000, 0x323AF, _HAN),
 )
-_BATCH_CHARACTERS = 1 << 17  # As many as the arrays of a batch fit into a core's cache.
-# Odd numbers, so that they have inverses modulo 2^64: of a digest by characters and one by words.
+# Characters of a batch, whose arrays fit into a core's cache.
+_BATCH_CHARACTERS = 1 << 17
+# Bases of the digests of words (over characters) and of windows (over words). Odd numbers have
+# inverses modulo 2^64.
 _BASES = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
 
 
@@ -46,7 +49,7 @@ class Grams:
 
     Attributes:
       digests: uint64[N].
-      texts: int64[N], the number of each window's text, ascending.
+      texts: int64[N], for each window the number of its text, ascending.
     """
 
     digests: np.ndarray
@@ -66,8 +69,8 @@ def grams(texts: Sequence[str], with_numbers: bool = True) -> Grams:
 
     Args:
       texts: Texts as `folded` returns them.
-      with_numbers: Whether to return windows of which more than half of the words begin with
-        something else than a letter; tables of numbers are alike everywhere.
+      with_numbers: Whether to return also windows in which more than half of the words do not begin
+        with a letter, as in tables of numbers, which are alike everywhere.
     """
     batches: list[Grams] = []
     start = characters = 0
@@ -85,8 +88,14 @@ def grams(texts: Sequence[str], with_numbers: bool = True) -> Grams:
 
 
 def _batch(texts: Sequence[str], first: int, with_numbers: bool) -> Grams:
-    """Returns the windows of texts, whose numbers begin with `first`."""
-    # The line ends between texts are of no word. Each text starts at one of `offsets`.
+    """Returns the windows of a batch of texts.
+
+    Args:
+      texts: Texts as `folded` returns them.
+      first: Number of the first text.
+      with_numbers: See `grams`.
+    """
+    # A line end between two texts belongs to no word. Text i starts at offsets[i].
     content = "\n".join(texts).encode("utf-32-le", "surrogatepass")
     points = np.frombuffer(content, np.uint32)
     offsets = np.cumsum([0, *(len(text) + 1 for text in texts)])
@@ -115,10 +124,13 @@ def _batch(texts: Sequence[str], first: int, with_numbers: bool) -> Grams:
 
 
 def _ends(weight: np.ndarray) -> np.ndarray:
-    """Returns the ends of the windows at the first, second, ... word, as far as there are any.
+    """Returns the ends of the windows that begin at words 0, 1, ..., int64[windows].
+
+    A window has the words [begin, end). The last words, which have too little weight after them,
+    begin no window.
 
     Args:
-      weight: uint8[words].
+      weight: Weights of the words, uint8[words].
     """
     if (weight == _WORD).all():
         return np.arange(WORDS, len(weight) + 1)
@@ -130,8 +142,15 @@ def _ends(weight: np.ndarray) -> np.ndarray:
 def _digests(values: np.ndarray, starts: np.ndarray, ends: np.ndarray, base: int) -> np.ndarray:
     """Returns digests of slices of values, uint64[slices].
 
-    The digest of v[s:e] is the sum of v[i] base^(i-s) modulo 2^64, as a difference of sums from the
-    beginning that is multiplied by base^-s (Rabin and Karp's, for all slices at once).
+    The digest of v[s:e] is the sum of v[i] base^(i-s) modulo 2^64, mixed by `_mixed`. The sum is
+    computed as (S[e] - S[s]) base^-s, where S[k] is the sum of v[i] base^i over i < k (the rolling
+    hash of Rabin and Karp, for all slices at once).
+
+    Args:
+      values: uint64[N].
+      starts: int64[slices], first index of each slice.
+      ends: int64[slices], index after the last of each slice.
+      base: Odd number.
     """
     powers, inverses = _powers(base, max(len(values), 1 << 17))
     sums = np.zeros(len(values) + 1, np.uint64)
@@ -142,7 +161,7 @@ def _digests(values: np.ndarray, starts: np.ndarray, ends: np.ndarray, base: int
 @functools.lru_cache(maxsize=8)
 def _powers(base: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns base^i and base^-i modulo 2^64 for i below `count` or more."""
-    if count & (count - 1):
+    if count & (count - 1):  # No power of two: rounded up, so that few tables are computed.
         return _powers(base, 1 << count.bit_length())
     inverse = pow(base, -1, 1 << 64)
     powers = []
@@ -165,9 +184,11 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns what each code point weighs, whether it is a letter, and its digest.
+    """Returns a table of the code points.
 
-    What separates words weighs 0. Combining marks are of words, as many scripts' vowels are marks.
+    Returns:
+      (weights, letters, digests): uint8, bool and uint64 [code points]. Characters that separate
+      words weigh 0. Combining marks weigh as letters, because vowels of many scripts are marks.
     """
     points = range(sys.maxunicode + 1)
     names = "".join([unicodedata.category(chr(point))[0] for point in points])

@@ -37,15 +37,16 @@ def run(
     """Processes items in parallel.
 
     Args:
-      work: Called with an item and a function that takes the number of texts processed since its
-        last call. `work` and the items are pickled if there are several workers.
+      work: Function that processes an item and returns the result. Its arguments are the item and
+        a function to call with the number of texts processed since the last call. `work` and the
+        items are pickled if there are several workers.
       items: Items to process, preferably the longest first.
       workers: Number of processes; with one worker or one item, this process does all work.
-      start: Called once in every new process, or None.
+      start: Function that is called once in every new process, or None.
       desc: Name of the progress bar.
-      unit: What an item is, for the progress bar.
-      size_of: Returns the bytes of an item. The bar shows bytes, so that the time that is left is
-        that of the text that is left, unless all are 0.
+      unit: Noun for an item in the progress bar, such as "file".
+      size_of: Function that returns the bytes of an item. The bar estimates the time that is left
+        from bytes, or from the number of items if all sizes are 0.
 
     Yields:
       (item, result), in order of completion.
@@ -73,6 +74,7 @@ def _in_processes(
     start: Callable[[], object] | None,
     bar: _Bar,
 ) -> Iterator[tuple[Item, Result]]:
+    """Yields what `run` yields, with worker processes."""
     # Spawn, because forking a process with TensorFlow's threads can hang.
     context = multiprocessing.get_context("spawn")
     counts = context.Queue()
@@ -97,10 +99,12 @@ def _in_processes(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+# In a worker process: the queue of the numbers of texts that were processed.
 _counts: Any = None
 
 
 def _start(counts: Any, start: Callable[[], object] | None) -> None:
+    """Initializes a worker process."""
     global _counts
     _counts = counts
     # First, before anything slow. If the parent is killed, the pool's workers would wait forever,
@@ -111,6 +115,7 @@ def _start(counts: Any, start: Callable[[], object] | None) -> None:
 
 
 def _end_with_parent() -> None:
+    """Waits until the parent process ends, then ends this process."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "workers are child processes"
     parent.join()
@@ -127,8 +132,8 @@ class _Bar:
     Args:
       bar: The bar, of bytes or of items.
       items: Number of items.
-      unit: What an item is.
-      counts_bytes: Whether the bar is of bytes.
+      unit: Noun for an item.
+      counts_bytes: Whether the bar counts bytes rather than items.
     """
 
     def __init__(self, bar: tqdm, items: int, unit: str, counts_bytes: bool):
@@ -137,11 +142,13 @@ class _Bar:
         self._done = self._texts = 0
 
     def add(self, texts: int) -> None:
+        """Adds texts that were processed."""
         self._texts += texts
         self._show()
         self._bar.update(0)
 
     def finish(self, size: int) -> None:
+        """Counts an item of `size` bytes as finished."""
         self._done += 1
         self._show()
         self._bar.update(size if self._counts_bytes else 1)
