@@ -11,16 +11,18 @@
   ("wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de");
 - `table`, `table_pairs`: the tables in `TABLE_DIR` and `TABLE_PAIRS_DIR`, if names of files and
   columns tell the language and the text;
-- any other source of a folder: the files in `<NAME>_DIR`.
+- any other source with a folder, such as `text`: the files in `<NAME>_DIR` (`TEXT_DIR`).
 
 `XLME_VALIDATION` ("every:20", see `xlme_jax.data.text.held_out`) selects the split "validation" of
-`cc100` and `bitext`, which is removed from their training text. Besides these, it registers
+`cc100`, `bitext`, `text`, `table` and `table_pairs`; the text of this split is removed from all
+their training text. Besides these sources, `import tasks` registers
 
 - labelled sets ("xnli", "panx_translate_train", ...): the embedded ones, those with a folder in
   `EVAL_DIR`, and those of TFDS ("tfds_xnli"); see `tasks.labelled`;
 - `tatoeba`, `bucc`, `wordalign`, if they have a folder in `EVAL_DIR`; see `tasks.analyses`.
 
-The vocabulary is `XLME_VOCABULARY`. Each module's `register` does the same from Python::
+The variable `XLME_VOCABULARY` names the vocabulary. The function `register` of each module
+registers tasks without environment variables::
 
     import seqio
     import tasks
@@ -49,7 +51,10 @@ VALIDATION_VARIABLE = "XLME_VALIDATION"
 
 
 def register_from_environment() -> list[str]:
-    """Registers what environment variables configure; returns mixtures and labelled tasks.
+    """Registers the sources and labelled sets that environment variables configure.
+
+    Returns:
+      Names of the mixtures, and of the tasks of labelled sets.
 
     Raises:
       ValueError: A variable names a folder or language that does not exist.

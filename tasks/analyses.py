@@ -80,7 +80,7 @@ def register_found(
     directory: str | os.PathLike[str],
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
 ) -> list[str]:
-    """Registers the sets that a folder contains."""
+    """Registers the sets that a folder contains; returns the names of tasks and mixtures."""
     registered = []
     for name in NAMES:
         try:
@@ -91,7 +91,7 @@ def register_found(
 
 
 def _languages(name: str, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Returns the languages of each split."""
+    """Returns {split: languages other than English} of Tatoeba or BUCC."""
     if name == "tatoeba":
         return {"test": parallel_sets.tatoeba_languages(folder)}
     return {split: parallel_sets.bucc_languages(folder, split) for split in ("validation", "test")}
@@ -100,6 +100,7 @@ def _languages(name: str, folder: Path) -> dict[str, tuple[str, ...]]:
 def _add_pairs(
     name: str, folder: Path, code: str, splits: Iterable[str], vocabulary: features.XlmVocabulary
 ) -> str:
+    """Registers the task of Tatoeba or BUCC in a language and English; returns its name."""
     read = _tatoeba if name == "tatoeba" else _bucc
     shards = {
         split: [seqio_sources.Shard(split, functools.partial(read, os.fspath(folder), code, split))]
@@ -111,12 +112,18 @@ def _add_pairs(
 
 
 def _tatoeba(folder: str, code: str, split: str, report: ReadReport) -> Texts:
-    del split
+    """Yields the pairs of Tatoeba in a language and English."""
+    del split  # Tatoeba has only one.
     pairs = parallel_sets.read_tatoeba(folder, code, report)
     return zip(pairs.sources, pairs.targets)
 
 
 def _bucc(folder: str, code: str, split: str, report: ReadReport) -> Texts:
+    """Returns the gold pairs of BUCC in a language and English.
+
+    Raises:
+      DataError: The split has no file of gold pairs.
+    """
     corpus = parallel_sets.read_bucc(folder, code, split, report)
     if corpus.gold is None:
         raise DataError(f"{folder}: no gold pairs for {code}-en, {split}; add the .gold file")
@@ -124,6 +131,7 @@ def _bucc(folder: str, code: str, split: str, report: ReadReport) -> Texts:
 
 
 def _add_links(folder: Path, vocabulary: features.XlmVocabulary) -> str:
+    """Registers the task of the word alignments in a folder; returns its name."""
     read = functools.partial(_linked, os.fspath(folder))
     languages = tuple(folder.name.split("_")[0].split("-")[:2])
     name = seqio_sources.task_name("wordalign", folder.name)
@@ -146,6 +154,7 @@ def _add_links(folder: Path, vocabulary: features.XlmVocabulary) -> str:
 
 
 def _linked(folder: str, report: ReadReport) -> Texts:
+    """Yields (source, target, sure links, possible links) of sentences; links as "0 0 1 2"."""
     corpus = parallel_sets.read_alignments(folder, report)
     for source, target, *links in zip(corpus.sources, corpus.targets, corpus.sure, corpus.possible):
         numbers = (" ".join(f"{i} {j}" for i, j in sorted(some)) for some in links)

@@ -1,8 +1,8 @@
-"""SeqIO tasks as a source of text: those of a user, and the sets of TensorFlow Datasets.
+"""SeqIO tasks as a source of text: tasks of a user, and the sets of TensorFlow Datasets.
 
-`find` returns tasks like those of the other sources, whose shards stream text. TFDS's text is
-tokenized as all text is. A task that is registered with SeqIO has preprocessors of its own, so its
-shards also stream the token ids that these yield.
+`find` returns tasks whose shards stream text, as the other sources do. Text of TFDS is tokenized as
+all text is. A task that is registered with SeqIO has its own preprocessors, so its shards also
+stream the token ids that these preprocessors yield.
 """
 
 from __future__ import annotations
@@ -66,6 +66,11 @@ def find(config: PrepareConfig, name: str) -> list[TextTask]:
 
 
 def _text_task(task: seqio.Task, modules: tuple[str, ...]) -> TextTask:
+    """Returns a registered task, to be prepared.
+
+    Raises:
+      ValueError: The source of the task has no languages, or its features are of no known kind.
+    """
     kind, languages = _kind(task), getattr(task.source, "languages", None)
     if not languages:
         raise ValueError(
@@ -88,6 +93,7 @@ def _text_task(task: seqio.Task, modules: tuple[str, ...]) -> TextTask:
 
 
 def _kind(task: seqio.Task) -> str:
+    """Returns the kind of a task by its features; raises ValueError if they are of no kind."""
     names = set(task.output_features)
     of_benchmark = isinstance(
         task.source, labelled.LabelledSource | labelled_tfds.TfdsLabelledSource
@@ -103,6 +109,7 @@ def _kind(task: seqio.Task) -> str:
 
 
 def _shards(task: seqio.Task, split: str, modules: tuple[str, ...]) -> Iterator[Shard]:
+    """Yields the shards of a split of a registered task, which any process can read."""
     names, kind = task.source.list_shards(split), _kind(task)
     if isinstance(task.source, seqio_sources.TextSource):
         shards = list(task.source.shards(split))
@@ -116,12 +123,13 @@ def _shards(task: seqio.Task, split: str, modules: tuple[str, ...]) -> Iterator[
 
 
 def _unread(report: ReadReport) -> tokenizing.Texts:
+    """Stands for the reader of a shard, which `_shards` replaces."""
     raise NotImplementedError("SeqIO reads the sources of other projects")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Registered:
-    """A source shard of a registered task, which any process finds by name.
+    """A source shard of a registered task, which any process gets from SeqIO by the task's name.
 
     Attributes:
       modules: Modules that register the task when they are imported.
@@ -140,7 +148,7 @@ class _Registered:
     shards: int
 
     def ids(self, report: ReadReport) -> Iterator[tokenizing.Batch]:
-        """Yields what the task's preprocessors make of the shard, in order, as framed texts."""
+        """Yields batches of the token ids that the task's preprocessors yield, in order, framed."""
         task = self._task()
         dataset = task.get_dataset(
             sequence_length=None,
@@ -158,7 +166,7 @@ class _Registered:
         self._count(task, report)
 
     def texts(self, report: ReadReport) -> tokenizing.Texts:
-        """Yields the texts of the shard before tokenization."""
+        """Yields the texts of the shard, after the preprocessors before `features.tokenize`."""
         task = self._task()
         dataset = task.source.get_dataset(self.split, shuffle=False, shard_info=self._shard_info())
         fields: tuple[str, ...] = (labelled.FIELD,)
@@ -181,7 +189,7 @@ class _Registered:
         return seqio.ShardInfo(self.number, self.shards)
 
     def _count(self, task: seqio.Task, report: ReadReport) -> None:
-        """Adds the counts of the shard; sources of other projects have none."""
+        """Adds the counts of the shard to a report; sources of other projects count nothing."""
         if isinstance(task.source, seqio_sources.TextSource):
             name = task.source.shards(self.split)[self.number].name
             report.merge(task.source.reports.pop((self.split, name), ReadReport()))
@@ -190,7 +198,7 @@ class _Registered:
 def _with_causes(
     task: seqio.Task, examples: Iterable[Mapping[str, tf.Tensor]]
 ) -> Iterator[Mapping[str, tf.Tensor]]:
-    """Yields the examples; raises the source's own error in place of TensorFlow's wrapper of it."""
+    """Yields the examples; raises the error of the source in place of TensorFlow's wrapper."""
     try:
         yield from examples
     except tf.errors.OpError as error:

@@ -1,9 +1,8 @@
 """Files of translation pairs as tasks `bitext_<lang>_<lang>`, and the mixture `bitext` of them.
 
-Reads the Moses files, OPUS zips, TSV, TMX and multi-way files that
-`xlme_jax.data.text.pair_readers` finds in a folder; all files of a pair form one task. The two
-languages of a pair are in
-alphabetical order; training keeps it, or swaps them at random if `PairStream.flip` is set.
+The files are those that `xlme_jax.data.text.bitext_files.discover_bitext` lists in a folder; all
+files of a pair of languages form one task. The two languages are in alphabetical order. Training
+keeps this order, or swaps the two texts at random if `PairStream.flip` is set.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ def register(
 
     Args:
       directory: Folder of the files; None uses the environment variable `BITEXT_DIR`.
-      languages: Use only pairs of these; empty: all.
+      languages: Languages whose pairs are used; empty: all.
       vocabulary: See `tasks.features.as_vocabulary`.
       alpha: Exponent of the mixture's rates.
       prepared: Prepared data set with exact counts for the rates; None uses file sizes.
       pairs: Pairs to use ("en-sw"); empty: all.
-      pivot: Use only pairs with this language.
+      pivot: Language that all pairs must have; None: any.
       name: Name of the mixture and prefix of the tasks.
       held_out: Selects the split "validation"; None: no such split.
       tsv_columns: See `xlme_jax.data.text.bitext_files.BitextSource.columns`.

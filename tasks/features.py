@@ -123,7 +123,12 @@ class XlmVocabulary(seqio.Vocabulary):
 
 
 def as_vocabulary(vocabulary: str | os.PathLike[str] | XlmVocabulary | None) -> XlmVocabulary:
-    """Converts a path to a vocabulary; None uses the environment variable `XLME_VOCABULARY`."""
+    """Returns a vocabulary for SeqIO; reads nothing.
+
+    Args:
+      vocabulary: A vocabulary, which is returned, or the path of a SentencePiece model; None uses
+        the environment variable `XLME_VOCABULARY`.
+    """
     return vocabulary if isinstance(vocabulary, XlmVocabulary) else XlmVocabulary(vocabulary)
 
 
@@ -137,7 +142,7 @@ def output_features(
 def tokenize(
     dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
 ) -> tf.data.Dataset:
-    """Preprocessor: replaces the text of every output feature by its ids and keeps the order.
+    """Preprocessor: replaces the text of every output feature by token ids; keeps the order.
 
     Args:
       dataset: Examples with a string scalar for each output feature.

@@ -5,7 +5,7 @@ mixture `panx_translate_train`, and their splits.
 
 An example has the features "tokens" (`<s> a </s>` or `<s> a </s> b </s>`, int32) and "labels" (see
 `xlme_jax.data.benchmarks.examples.Features`); examples without a label are skipped. The files are
-those of the official distributions, in a folder for each benchmark. TFDS has some of the sets too
+from the official distributions, in a folder for each benchmark. TFDS has some of the sets too
 (`tfds_panx` etc., see `tasks.labelled_tfds`).
 """
 
@@ -49,7 +49,7 @@ class LabelledSource(seqio_sources.TextSource):
         self._counts: dict[str, int] = {}
 
     def num_input_examples(self, split: str) -> int | None:
-        """Returns the examples of a split; reads them to count."""
+        """Returns the number of examples of a split, which are read to be counted at first."""
         if split not in self._counts:
             texts = (shard.read(ReadReport()) for shard in self.shards(split))
             self._counts[split] = sum(1 for examples in texts for _ in examples)
@@ -94,7 +94,15 @@ def register_found(
     directory: str | os.PathLike[str] | None = None,
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
 ) -> list[str]:
-    """Registers the embedded benchmarks, and those that the folder contains if one is given."""
+    """Registers the embedded benchmarks, and the benchmarks that have files in a folder.
+
+    Args:
+      directory: Folder with a folder for each benchmark; None: only embedded benchmarks.
+      vocabulary: See `tasks.features.as_vocabulary`.
+
+    Returns:
+      Names of the tasks and mixtures.
+    """
     registered = []
     for name in BENCHMARKS:
         if labelled_rows.is_embedded(name) or (directory and _has_files(directory, name)):
@@ -103,6 +111,7 @@ def register_found(
 
 
 def _has_files(directory: str | os.PathLike[str], name: str) -> bool:
+    """Returns whether a folder has readable files of a benchmark."""
     try:
         return bool(benchmark(name).available(labelled_rows.folder_of(directory, name)))
     except DataError:
@@ -170,7 +179,7 @@ def encode(
       stride: See `register`.
 
     Returns:
-      "tokens" and "labels", int32[...]; an example may yield several rows or none.
+      Rows with "tokens" and "labels", each int32[...]; an example may yield several rows or none.
     """
     vocabulary = output_features["tokens"].vocabulary.vocabulary
     kind = BENCHMARKS[benchmark].kind
@@ -180,6 +189,7 @@ def encode(
         ids, sizes, labels = labelled_rows.encode(
             vocabulary, benchmark, decoded, max_length, stride, ReadReport()
         )
+        # The number of labels of each row, by what the benchmark labels.
         counts = {"one": np.ones_like(sizes), "two": np.full_like(sizes, 2), "tokens": sizes}
         return ids, sizes, labels, counts[labelled_rows.LABELS[kind]]
 

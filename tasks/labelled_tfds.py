@@ -1,8 +1,8 @@
 """Labelled sets of TensorFlow Datasets as tasks `tfds_<benchmark>`, otherwise as `tasks.labelled`.
 
-TFDS has the dev and test sets of XTREME's sentence pairs, tags and questions, GLUE and SQuAD, but
-not AmericasNLI. XNLI's English training data is `multi_nli`; machine-translated training data is
-that of XTREME. Nothing is downloaded or read before a task is used.
+TFDS has XTREME's sentence pairs, tags and questions, GLUE and SQuAD, but not AmericasNLI. XNLI's
+English training data is `multi_nli`; machine-translated training data is from XTREME. Nothing is
+downloaded or read before a task is used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from xlme_jax.preparation.source_types import TextTask
 from xlme_jax.preparation.tokenizing import Texts
 
 PREFIX = "tfds_"
-# Tag of words without a tag.
+# What TFDS has in place of the tag of a word that has none; such words are left out.
 _NO_TAG = "_"
 # Fields of the texts of an example; the first tuple whose fields all exist is used.
 _TEXT_FIELDS = (
@@ -57,8 +57,8 @@ class Subset:
       dataset: TFDS name with config and version ("paws_x_wiki/de:1.0.0").
       split: TFDS split.
       id_prefix: Prefix of the ids of this language's examples; others are ignored.
-      held_out: Whether these are the questions on passages that are held out
-        (`official.random_splits`), or the others; None for all.
+      held_out: True: only questions on held-out passages (`official.random_splits`); False: only
+        questions on other passages; None: all.
     """
 
     dataset: str
@@ -71,11 +71,17 @@ Subsets = dict[tuple[str, str], Subset]
 
 
 def _each(dataset: str, languages: str, **splits: str) -> Subsets:
-    """Returns subsets for every language and split; "{}" in names and splits is the language."""
+    """Returns {(split, language): subset} for every language and split.
+
+    Args:
+      dataset: TFDS name, in which "{}" stands for the language.
+      languages: Codes of the languages, separated by spaces.
+      **splits: {split of the benchmark: TFDS split}, with "{}" for the language.
+    """
     return {
-        (split, code): Subset(dataset.format(code), theirs.format(code))
+        (split, code): Subset(dataset.format(code), tfds_split.format(code))
         for code in languages.split()
-        for split, theirs in splits.items()
+        for split, tfds_split in splits.items()
     }
 
 
@@ -165,16 +171,16 @@ def register(
 
 
 def find(name: str, task: str) -> list[TextTask]:
-    """Lists the task of a benchmark with this name, or those of the mixture, to be prepared.
+    """Returns the tasks of a benchmark that have a name or belong to a mixture of that name.
 
-    Downloads and generates their sets if necessary.
+    Downloads and generates the TFDS sets of these tasks if necessary.
 
     Args:
       name: Name of the benchmark.
       task: Name of the task or mixture.
 
     Returns:
-      The tasks; none if the benchmark has neither.
+      The tasks, with the split "train" only; empty if the benchmark has no such task or mixture.
 
     Raises:
       ValueError: TFDS does not have the benchmark, or there is no training data.
@@ -197,6 +203,7 @@ def find(name: str, task: str) -> list[TextTask]:
 
 
 def _list_tasks(name: str) -> list[LabelledTask]:
+    """Returns the tasks of a benchmark; raises ValueError if TFDS does not have the benchmark."""
     if name not in SUBSETS:
         raise ValueError(
             f"TFDS does not have {name}, only {', '.join(SUBSETS)}. Use the official files of "
@@ -209,14 +216,17 @@ def _list_tasks(name: str) -> list[LabelledTask]:
 
 
 def _subsets(name: str, task: LabelledTask) -> dict[str, tuple[Subset, str]]:
-    """Returns the subset and language of each split of a task of a benchmark."""
+    """Returns {split: (subset, language)} of a task of a benchmark."""
     return {split: (SUBSETS[name][which], which[1]) for split, which in task.splits.items()}
 
 
 def register_all(
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
 ) -> list[str]:
-    """Registers the tasks of all benchmarks that TFDS has, without using TFDS."""
+    """Registers the tasks of all benchmarks that TFDS has; returns their names and mixtures.
+
+    TFDS is not used.
+    """
     known = [name for name in SUBSETS if name in BENCHMARKS]
     return list(itertools.chain.from_iterable(register(name, vocabulary) for name in known))
 
@@ -265,9 +275,9 @@ class TfdsLabelledSource(seqio.DataSource):
         return [file.filename for file in loader.files(self._subsets[split][0].split)]
 
     def num_input_examples(self, split: str) -> int | None:
-        """Returns the examples of a split, or None before the set is generated."""
-        loader, theirs = self._loader(split), self._subsets[split][0].split
-        return loader.size(theirs) if theirs in loader.info.splits else None
+        """Returns the number of examples of the TFDS split; None before the set is generated."""
+        loader, tfds_split = self._loader(split), self._subsets[split][0].split
+        return loader.size(tfds_split) if tfds_split in loader.info.splits else None
 
     def get_dataset(
         self,
@@ -311,9 +321,9 @@ def read(
     Args:
       name: Name of the benchmark.
       subset: The subset.
-      language: Its language.
+      language: Language of the subset.
       split: Split of the task.
-      shard: Number of the file among those of the TFDS split.
+      shard: Number of the file among the files of the TFDS split.
       folder: Folder of TFDS sets; None for the default.
       report: Collects the counts of skipped examples.
     """
@@ -345,7 +355,11 @@ def _texts(
 
 
 def label_names(tfds_features: Mapping[str, Any], chosen: Benchmark) -> tuple[str, ...]:
-    """Returns the benchmark's names of a set's classes or tags, in the order of TFDS's ids.
+    """Returns the names of the classes or tags of a set, in the order of TFDS's ids.
+
+    Args:
+      tfds_features: Features of the TFDS set.
+      chosen: The benchmark, whose names are returned; () if it has no labels.
 
     Raises:
       ValueError: The set's labels differ from the benchmark's.
@@ -373,7 +387,7 @@ def convert(
     identity: str,
     report: ReadReport,
 ) -> Example | None:
-    """Converts a TFDS example; returns None for a question without an answer in its context.
+    """Returns a TFDS example; None for a question of which no answer is in the context.
 
     Args:
       chosen: The benchmark.
@@ -401,6 +415,7 @@ def convert(
 def _question(
     fields: Mapping[str, Any], identity: str, report: ReadReport
 ) -> QuestionExample | None:
+    """Returns a question with its usable answers; None if it has answers but no usable one."""
     context = _text(fields["context"])
     given = list(zip(map(_text, fields["answers"]["text"]), fields["answers"]["answer_start"]))
     answers = [

@@ -1,8 +1,8 @@
 """Mixtures whose rates follow the temperature rule of training, p_j ∝ m_j^alpha.
 
 The rule is implemented in `xlme_jax.data.batches.mixing`, for SeqIO users and `xlme_jax.train`.
-This module finds the m_j: the examples of each task in a prepared data set if one is given, else
-the number of examples that the source reports, else the bytes of its files, which need no reading.
+This module provides the sizes m_j of the tasks: numbers of examples from a prepared data set if one
+is given, else from the sources, else bytes of files, which need no reading.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def add_mixture(
     alpha: float = DEFAULT_ALPHA,
     prepared: str | os.PathLike[str] | None = None,
 ) -> seqio.Mixture:
-    """Registers a mixture of registered tasks, replacing one of the same name.
+    """Registers a mixture of registered tasks; replaces a registered mixture of the same name.
 
     Args:
       name: Name of the mixture.
-      task_names: Names of its tasks, all with the same features.
+      task_names: Names of the tasks, all with the same features.
       alpha: Exponent of the temperature rule.
       prepared: Prepared data set with these tasks, for exact example counts. None uses the
         environment variable `XLME_PREPARED`, if set.
@@ -73,7 +73,7 @@ def add_mixtures(
 def example_counts(
     task_names: Sequence[str], prepared: str | os.PathLike[str] | None = None, split: str = "train"
 ) -> dict[str, int]:
-    """Returns the size of each task: examples if known for all tasks, else bytes of their files.
+    """Returns {task: size}: numbers of examples if known for all tasks, else bytes of files.
 
     Args:
       task_names: Names of registered tasks.
@@ -98,6 +98,7 @@ def example_counts(
 
 
 def _file_bytes(task: seqio.Task, split: str) -> int:
+    """Returns the bytes of the files of a task; raises ValueError if it has none."""
     shards = task.source.shards(split) if isinstance(task.source, seqio_sources.TextSource) else ()
     total = sum(file.stat().st_size for shard in shards for file in shard.files)
     if not total:
@@ -109,4 +110,5 @@ def _file_bytes(task: seqio.Task, split: str) -> int:
 
 
 def _rate_of(rates: Callable[[], dict[str, float]]) -> Callable[[seqio.Task], float]:
+    """Returns a function of a task that computes all rates at its first call."""
     return lambda task: float(rates()[task.name])

@@ -15,7 +15,7 @@ def register(
     alpha: float = mixtures.DEFAULT_ALPHA,
     prepared: str | os.PathLike[str] | None = None,
 ) -> list[str]:
-    """Registers tasks and their mixtures, replacing those of the same name.
+    """Registers tasks and their mixtures; replaces registered ones of the same names.
 
     Args:
       tasks: Tasks, as `Source.find` returns them.

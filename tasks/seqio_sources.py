@@ -54,10 +54,10 @@ class TextSource(seqio.DataSource):
         """Makes the source.
 
         Args:
-          splits: Shards of each split.
-          languages: See the class.
+          splits: {split: its shards}.
+          languages: One language, or the two of a pair in the order of the fields.
           fields: Name of each text of an example.
-          num_input_examples: Examples of each split, if known without reading.
+          num_input_examples: {split: number of examples}; None: not known without reading.
         """
         super().__init__(splits=splits.keys(), num_input_examples=num_input_examples)
         self._shards = {split: tuple(shards) for split, shards in splits.items()}
@@ -98,7 +98,13 @@ class TextSource(seqio.DataSource):
         use_cached: bool = False,
         num_epochs: int | None = 1,
     ) -> tf.data.Dataset:
-        """Returns the examples, a string scalar for each field; see `seqio.DataSource`."""
+        """Returns the examples, each with a string scalar per field; see `seqio.DataSource`.
+
+        With `shuffle`, the order of the shards is shuffled, but not the order within a shard.
+
+        Raises:
+          ValueError: There is no such split, or more shards are requested than it has.
+        """
         del sequence_length, use_cached, num_epochs
         shards = list(self.shards(split))
         if shard_info is not None:
@@ -117,6 +123,7 @@ class TextSource(seqio.DataSource):
         return batches.unbatch()
 
     def _batches(self, split: str, shards: Sequence[Shard]) -> Iterator[dict[str, list[str]]]:
+        """Yields batches of the texts of each field; counts and errors go to attributes."""
         # Batches reduce calls between Python and TensorFlow; get_dataset splits them again.
         self.error = None
         try:
@@ -152,7 +159,11 @@ class LanguageTfdsSource(seqio.TfdsDataSource):
         return tuple(self.tfds_dataset.info.splits)
 
     def list_shards(self, split: str) -> Sequence[str]:
-        """Returns the files of a split; downloads and generates the data set if necessary."""
+        """Returns the files of a split; downloads and generates the data set if necessary.
+
+        Raises:
+          ValueError: There is no such split.
+        """
         if split not in self.splits:
             raise ValueError(
                 f"{self.tfds_dataset.name} has no split {split!r}; it has {', '.join(self.splits)}."
@@ -160,7 +171,7 @@ class LanguageTfdsSource(seqio.TfdsDataSource):
         return super().list_shards(split)
 
     def num_input_examples(self, split: str) -> int | None:
-        """Returns the examples of a split, or None before the data set is generated."""
+        """Returns the number of examples of a split; None before the data set is generated."""
         known = self.tfds_dataset.info.splits
         return super().num_input_examples(split) if split in known else None
 
@@ -173,13 +184,14 @@ def tfds_shards(
     """Returns a shard for each file of a split of TFDS, which any process can read.
 
     Args:
-      source: The source of the split; downloads and generates the set if necessary.
+      source: Source of the split, which downloads and generates the data set if necessary.
       split: The split.
-      read: Streams the examples of a file, given its number among those of the split and the folder
-        of TFDS sets (None for the default). It is pickled.
+      read: Function that streams the examples of a file. Its arguments are the number of the file
+        among the files of the split, the folder of TFDS sets (None for the default) and a report
+        of counts. It is pickled.
     """
     files = source.list_shards(split)
-    # Beam's workers do not have the variables of the command.
+    # Read here, because Beam's workers do not have the environment variables of the command.
     folder = os.environ.get("TFDS_DATA_DIR")
     infos = (seqio.ShardInfo(number, len(files)) for number in range(len(files)))
     return [
@@ -195,14 +207,14 @@ def add_task(
     vocabulary: features.XlmVocabulary,
     num_input_examples: Mapping[str, int] | None = None,
 ) -> seqio.Task:
-    """Registers a monolingual (one language) or bitext (two) task, replacing one of the same name.
+    """Registers a monolingual (one language) or bitext (two) task; replaces one of the same name.
 
     Args:
       name: Name of the task.
-      splits: Shards of each split.
+      splits: {split: its shards}.
       languages: One language, or two.
       vocabulary: Vocabulary, shared by all tasks of a mixture.
-      num_input_examples: Examples of each split, if known without reading.
+      num_input_examples: {split: number of examples}; None: not known without reading.
 
     Returns:
       The task; its features are {"tokens"} or {"source", "target"}.
@@ -219,7 +231,7 @@ def add_task(
 
 
 def add_tfds_task(text: TfdsText, vocabulary: features.XlmVocabulary) -> seqio.Task:
-    """Registers the task of a TFDS data set, replacing one of the same name."""
+    """Registers and returns the task of a TFDS data set; replaces a task of the same name."""
     monolingual = len(text.languages) == 1
     fields = features.MONOLINGUAL_FIELDS if monolingual else features.BITEXT_FIELDS
     chosen = dict(zip(fields, text.fields))
@@ -234,7 +246,12 @@ def add_tfds_task(text: TfdsText, vocabulary: features.XlmVocabulary) -> seqio.T
 
 
 def choose_fields(dataset: tf.data.Dataset, fields: Mapping[str, str]) -> tf.data.Dataset:
-    """Preprocessor: selects the texts of an example; a field "a/b" is field b inside a."""
+    """Preprocessor: selects and renames fields of examples.
+
+    Args:
+      dataset: Examples as TFDS has them.
+      fields: {name of a feature: field}; "a/b" is the field b inside the field a.
+    """
 
     def choose(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return {

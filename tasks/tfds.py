@@ -1,6 +1,6 @@
-"""Text and translation sets of TensorFlow Datasets as tasks, by one line of configuration each.
+"""Text and translation sets of TensorFlow Datasets as tasks, one line of configuration for each.
 
-The line is `NAME[/CONFIG]:VERSION=LANGUAGES[@FIELDS]` (SeqIO requires the version):
+A line is `NAME[/CONFIG]:VERSION=LANGUAGES[@FIELDS]` (SeqIO requires the version):
 
 - `wiki40b/th:1.3.0=th`: documents in Thai, task `tfds_wiki40b_th`;
 - `para_crawl/ende:1.2.0=en-de`: translation pairs, task `tfds_para_crawl_ende`;
@@ -31,7 +31,7 @@ __all__ = ["TfdsText", "find", "read", "register", "register_all"]
 def register(
     text: TfdsText, vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None
 ) -> str:
-    """Registers one task, replacing one of the same name, and returns its name."""
+    """Registers the task of a data set and returns its name; replaces a task of the same name."""
     return seqio_sources.add_tfds_task(text, features.as_vocabulary(vocabulary)).name
 
 
@@ -40,7 +40,7 @@ def register_all(
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
     alpha: float = mixtures.DEFAULT_ALPHA,
 ) -> list[str]:
-    """Registers a task per line, and their mixtures `tfds` (documents) and `tfds_bitext` (pairs).
+    """Registers a task per line, and the mixtures `tfds` (documents) and `tfds_bitext` (pairs).
 
     Args:
       lines: Lines as described in the module's docstring.
@@ -59,7 +59,7 @@ def register_all(
 
 
 def find(lines: Sequence[str]) -> list[TextTask]:
-    """Lists a task per line, to be prepared; downloads and generates the sets if necessary.
+    """Returns a task per line, for `prepare`; downloads and generates the sets if necessary.
 
     Args:
       lines: Lines as described in the module's docstring.
