@@ -387,7 +387,7 @@ def convert(
     identity: str,
     report: ReadReport,
 ) -> Example | None:
-    """Returns a TFDS example; None for a question of which no answer is in the context.
+    """Converts a TFDS example; returns None for a question whose answers are all unusable.
 
     Args:
       chosen: The benchmark.

@@ -99,7 +99,7 @@ _GOALS = {"monolingual": "fill-mask", "bitext": "translation"}
 def _hub_licence(origins: Sequence[tuple[Origin, ...]]) -> str:
     """Returns the hub's name of the licence of all text.
 
-    Returns "other" if there are several licences, or the licence is unknown to the hub or to us.
+    Returns "other" if there are several licences, or this module knows no name of the hub for it.
     """
     licences = {origin.licence for of_task in origins for origin in of_task or [Origin("")]}
     name = licences.pop().lower().replace(" ", "-").replace("odc-by-1.0", "odc-by")

@@ -107,7 +107,7 @@ def find_tasks(
 
     Args:
       config: The configuration.
-      name: Name of a source, or of a task or mixture of a benchmark or of SeqIO.
+      name: Name of a source, or of a task or mixture of a benchmark, TFDS or SeqIO.
       held_out: Selector of the split "validation" of sources; None: no held-out data.
       load_seqio: Function that imports and returns `tasks.as_source`. It is called if
         `config.modules` is not empty, or neither a source nor a benchmark lists the name.
