@@ -13,7 +13,8 @@ from xlme_jax.studies.papers.items import make_of
 from xlme_jax.studies.papers.sheets import Make, Sheet
 from xlme_jax.studies.published.rows import INFOXLM, XLME, XYLENT, PaperTable, Row
 
-# Table 1 gives XY-LENT Base the numbers of Large; those of Tables 10 and 11 stand below it.
+# XY-LENT's Table 1 repeats the numbers of Large in the row of Base; Tables 10 and 11 have those of
+# Base.
 _TRANSLATE_TRAIN = XYLENT["table_1_translate_train"] + PaperTable(
     ("XNLI", "PAWS-X"),
     (
@@ -41,6 +42,7 @@ _TATOEBA = XLME["table_5"] + PaperTable(
 
 
 def _of(paper: str, name: str, table: PaperTable | None = None) -> Make:
+    """Returns the function that makes the sheet of a table, whose caption names paper and table."""
     return make_of(paper, name, table, has_source=True)
 
 
@@ -76,12 +78,12 @@ SHEETS: tuple[Make, ...] = (
     glue(XYLENT["table_3"]),
     _of("xylent", "Table 5"),
 )
-# Measures whose tables are among `SHEETS`, with the papers' rows.
+# Measures that `sheets` does not add, because their tables are among `SHEETS`.
 _IN_PAPERS = {measure.about.name for measure in (Tatoeba, Bucc, WordAlignment)}
 
 
 def sheets(ours: Sequence[Entry]) -> list[Sheet]:
-    """Returns all tables of the papers, with our rows, and those of other measures with results."""
+    """Returns `SHEETS` with our rows, then the tables of further measures that have results."""
     tasks = {row.task for entry in ours for run in entry.runs for row in run.results}
     further = [
         measured(measure, number=number)

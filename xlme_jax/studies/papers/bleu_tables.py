@@ -22,7 +22,13 @@ _CURVE = f"{PREFIX}bleu/{MEAN}"
 
 
 def bleu(title: str, published: PaperTable) -> Make:
-    """Returns a sheet of layers and BLEU; columns of scores are `<language>:<metric>`."""
+    """Returns a function that makes a sheet of the layers and BLEU of translators.
+
+    Args:
+      title: title of the sheet.
+      published: published rows; columns are "Encoder" and "Decoder", numbers of layers, and
+        "<language>:<metric>" with a key of `SETS` and "BLEU" or "sacreBLEU".
+    """
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         layers = _layers(entry)
@@ -47,7 +53,10 @@ def _score(entry: Entry, language: str, metric: str) -> Cell:
 
 
 def _layers(entry: Entry) -> dict[str, Cell]:
-    """Returns the layers of encoder and decoder; which of the encoder's are the decoder's."""
+    """Returns {"Encoder" and "Decoder": cell with the number of layers}, empty cells if unknown.
+
+    The note of the decoder says whether it has the first or the last layers of the encoder.
+    """
     for row in entry.runs[0].results:
         if row.task in SETS.values() and (match := _LAYERS.match(row.setting)):
             encoder, which, decoder = match.groups()
@@ -56,13 +65,13 @@ def _layers(entry: Entry) -> dict[str, Cell]:
 
 
 def learning_curves(runs: Sequence[str]) -> tuple[Sheet, Picture]:
-    """Returns the BLEU of held-out pairs of runs, and a picture over steps (Table 4, right).
+    """Returns a sheet of the BLEU of held-out pairs, and a picture over steps (Table 4, right).
 
     Args:
       runs: MODEL_DIRs with `HeldOutTranslation` evaluators, which may still be running.
 
     Raises:
-      ValueError: a folder is not that of a run, or has no BLEU of held-out pairs.
+      ValueError: a folder is not the folder of a run, or its run has no BLEU of held-out pairs.
     """
     curves, rows = [], []
     for run in runs:

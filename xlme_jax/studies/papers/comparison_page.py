@@ -48,10 +48,10 @@ def write(
       named: (name of the system, one of its results files).
       output: folder; created if missing.
       command: the command line, shown on the page.
-      paper: the paper whose tables and figures are shown, after a list of what is there; None for
-        a choice of all papers'.
-      more: further tables, after the paper's.
-      more_drawn: further pictures.
+      paper: the paper whose tables and figures are shown, after a list of existing and missing
+        results; None for a selection of the tables and figures of all papers.
+      more: further tables, after those of `paper`; not shown without it.
+      more_drawn: further pictures, after those of `paper`; not shown without it.
 
     Returns:
       The path of report.html.
@@ -95,7 +95,7 @@ def write(
 
 
 def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
-    """Draws the measures that have a figure over layers (XLM-E Figures 3 and 4, and others')."""
+    """Draws the measures that have a figure over layers, such as those of XLM-E Figures 3 and 4."""
     drawn = []
     for about, figure in _figures():
         curves = _once([c for entry in ours for c in _layer_lines(entry, about.name, about.metric)])
@@ -115,7 +115,7 @@ _PRINTED = {Tatoeba.about.name: XLME["figure_3"]}
 
 
 def _quoted(task: str) -> list[Curve]:
-    """Returns the curves over layers that papers print of a task."""
+    """Returns the curves over layers that papers print of a task; [] if there are none."""
     if task not in _PRINTED:
         return []
     printed = _PRINTED[task]
@@ -135,13 +135,16 @@ def _quoted(task: str) -> list[Curve]:
 
 
 def _figures() -> list[tuple[About, LayerFigure]]:
-    """Returns the measures that have a picture over layers."""
+    """Returns (description, figure) of the measures that have a figure over layers."""
     abouts = [cls.about for cls in measures.of_tasks(measures.by_task())]
     return [(about, about.figure) for about in abouts if about.figure]
 
 
 def _once(curves: Sequence[Curve]) -> list[Curve]:
-    """Removes duplicate curves, such as chance, which is the same for all systems."""
+    """Returns curves without duplicates, such as chance, which is the same for all systems.
+
+    The label of a curve that occurs several times does not name a system.
+    """
     unique: dict[object, Curve] = {}
     for curve in curves:
         key = (curve.label.split(": ")[-1], tuple(curve.points.items()))
@@ -152,13 +155,15 @@ def _once(curves: Sequence[Curve]) -> list[Curve]:
 def _layer_lines(
     entry: Entry, task: str, metric: str, languages: Sequence[str] | None = None
 ) -> list[Curve]:
-    """Returns a line for the system and for each baseline; those without layers are horizontal.
+    """Returns a curve of the system and of each baseline over the layers.
+
+    A baseline without results by layer is horizontal.
 
     Args:
       entry: the system.
       task: the benchmark.
       metric: its metric.
-      languages: the averaged languages; None for those of the measure.
+      languages: the averaged languages; None for those that the measure averages.
     """
     lines = []
     systems = entry.systems(task)
@@ -179,7 +184,7 @@ def _layer_lines(
 def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
     """Draws each available score against the FLOPs of pre-training (XLM-E Figure 1).
 
-    The axis counts as the paper's Table 4 does, because the grey points do.
+    FLOPs are counted as in XLM-E's Table 4, from which the paper's points, drawn in grey, are.
     """
     scores, costs = XLME["table_1"], XLME["table_4"]
     flops = {row.model: sum(costs.value(row.model, "FLOPs")) for row in costs.rows}
@@ -238,6 +243,7 @@ _PICTURES: Mapping[Paper, tuple[Callable[[Sequence[Entry]], list[Picture]], ...]
 
 
 def _point(entry: Entry, column: str) -> Spread | None:
+    """Returns the score of a column of XLM-E's Table 1 as a share; None if there is none."""
     if column == "Avg":
         average = fine_tuned.average(entry)
         return None if average is None else Spread((average / 100,))
@@ -245,12 +251,16 @@ def _point(entry: Entry, column: str) -> Spread | None:
 
 
 def _at_fixed_layer(entry: Entry, about: About) -> Spread | None:
+    """Returns the score of a measure at three quarters of the depth; None if there is none."""
     curve = entries.layer_curve(entry, about.name, about.metric, languages=about.averaged)
     return curve.get(entries.layer_at(9, max(curve))) if curve else None
 
 
 def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:
-    """Returns a line for each system, through its checkpoints if there are several."""
+    """Returns a curve over FLOPs for each system, through the points of its checkpoints.
+
+    Points without a score or without FLOPs are left out.
+    """
     lines: dict[str, dict[float, Spread]] = {}
     for entry, spread in points:
         if (flops := entry.counted(TABLE_4)) and spread:
@@ -259,7 +269,10 @@ def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:
 
 
 def _matrix_pictures(named: Sequence[tuple[str, Results]]) -> list[Picture]:
-    """Draws the alignment matrices stored next to the results, of one run per system."""
+    """Draws the alignment matrices stored next to the results, of one results file per system.
+
+    At most `_MAX_MATRICES` are drawn of a system.
+    """
     files: dict[str, list[Path]] = {}
     for name, file in named:
         matrices = sorted((file.path.parent / alignment_matrices.MATRICES).glob("*.json"))
@@ -287,7 +300,11 @@ def _matrix_picture(number: int, name: str, path: Path) -> Picture:
 
 
 def _numbered(sheet: Sheet) -> tuple[dict[str, int], list[list[tuple[str, int]]]]:
-    """Numbers the notes; returns them, and each cell's text with its note's number, 0 for none."""
+    """Numbers the notes of a sheet from 1; equal notes have the same number.
+
+    Returns:
+      {note: its number}, and rows of (text of the cell, number of its note or 0).
+    """
     notes: dict[str, int] = {}
 
     def number(cell: Cell) -> int:
@@ -325,7 +342,7 @@ def to_html(sheet: Sheet) -> str:
 
 
 def _cell(text: str, number: int) -> str:
-    """Returns the text of a cell with the number of its note, 0 for none."""
+    """Returns the HTML of a cell with the number of its note; its plain text if that is 0."""
     return Html(f"{html_page.escaped(text)}<sup>{number}</sup>") if number else text
 
 
@@ -337,21 +354,26 @@ _ABOUT = (
 
 
 def _runs(named: Sequence[tuple[str, Results]]) -> Sheet:
-    """Returns the list of runs behind our rows."""
+    """Returns a sheet of the results files that our rows are from."""
     rows = []
     for name, file in named:
         head = file.header
         cells = [name, str(file.path), head.checkpoint, head.step, head.seed, head.flops.get(OURS)]
-        texts = ["–" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
-                 for cell in cells]  # fmt: skip
         skipped = "; ".join(
             f"{task}: {count} {reason}"
             for task, reasons in file.skipped.items()
             for reason, count in reasons.items()
         )
-        rows.append((*map(Cell, texts), Cell(skipped or "–")))
+        rows.append((*(Cell(_text(cell)) for cell in cells), Cell(skipped or "–")))
     columns = ("name", "results", "checkpoint", "step", "seed", "FLOPs", "examples left out")
     return Sheet("Our runs", "", columns, tuple(rows), (True,) * len(rows))
+
+
+def _text(value: object) -> str:
+    """Returns a value of a results file's header as text: a dash for None."""
+    if value is None:
+        return "–"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _markdown(
@@ -382,10 +404,14 @@ def _page(
 
 
 def load(sources: Sequence[str]) -> list[tuple[str, Results]]:
-    """Reads "NAME=PATH" or "PATH" sources.
+    """Returns (name of the system, results) of each results file of some sources.
+
+    Args:
+      sources: "NAME=PATH" or "PATH" of a results file or of a folder with results files; the name
+        is by default the last part of the path.
 
     Raises:
-      ResultsError: no results were found, or a file is damaged.
+      ResultsError: a source has no results, or a file is damaged.
     """
     named = []
     for source in sources:

@@ -19,14 +19,17 @@ _AVERAGE = XYLENT["table_6"].columns[0]
 
 
 def relative_drop(before: float, after: float) -> float:
-    """Returns (before - after) / before in percent, as Table 6 does; above 0 is worse."""
+    """Returns (before - after) / before in percent, as Table 6 does; above 0 is worse.
+
+    NaN if `before` is 0.
+    """
     return 100 * (before - after) / before if before else math.nan
 
 
 def _pairs(ours: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """Yields the zero-shot systems before and after continued training.
+    """Yields (system before, system after continued training) of zero-shot systems.
 
-    If a run has several checkpoints in `ours`, its last one is the system before.
+    If several checkpoints of the run before are in `ours`, the last one counts.
     """
     last = {entry.group: entry for entry in ours}
     for after in ours:
@@ -38,7 +41,10 @@ def _pairs(ours: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
 def _scores(
     before: Entry, after: Entry, task: str, metric: str, languages: Sequence[str]
 ) -> tuple[SummaryScore, SummaryScore] | None:
-    """Returns the means over the languages of both, of the same split; None if there are none."""
+    """Returns the scores before and after, averaged over the languages that both systems have.
+
+    None if they share no language, or if their scores are of different splits.
+    """
     means = [score(entry, task, metric, languages) for entry in (before, after)]
     shared = [x for x in languages if all(mean and x in mean.languages for mean in means)]
     first, second = (score(entry, task, metric, shared) for entry in (before, after))
@@ -46,13 +52,14 @@ def _scores(
 
 
 def _columns(before: Entry, after: Entry) -> dict[str, tuple[SummaryScore, SummaryScore]]:
-    """Returns {column of Table 6: XNLI accuracy before and after} of those that are there."""
+    """Returns {column of Table 6: XNLI accuracy before and after}, if both are known."""
     columns = {_AVERAGE: _LANGUAGES, **{language: (language,) for language in _LANGUAGES}}
     scores = {x: _scores(before, after, "xnli", "accuracy", some) for x, some in columns.items()}
     return {column: pair for column, pair in scores.items() if pair}
 
 
 def _drops(scores: Mapping[str, tuple[SummaryScore, SummaryScore]]) -> dict[str, float]:
+    """Returns {column of Table 6: `relative_drop` of the means over runs}."""
     return {
         column: relative_drop(before.spread.mean, after.spread.mean)
         for column, (before, after) in scores.items()
@@ -65,6 +72,7 @@ def drops(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
 
 
 def _drop_cells(by_column: Mapping[str, float]) -> tuple[Cell, ...]:
+    """Returns a cell with the drop of each column of Table 6."""
     texts = (f"{by_column[x]:.1f}" if x in by_column else NONE for x in XYLENT["table_6"].columns)
     return tuple(map(Cell, texts))
 
@@ -72,7 +80,12 @@ def _drop_cells(by_column: Mapping[str, float]) -> tuple[Cell, ...]:
 def _accuracies(
     scores: Mapping[str, tuple[SummaryScore, SummaryScore]], which: int
 ) -> Iterator[Cell]:
-    """Yields the cells of Table 6: accuracies before (0) or after (1)."""
+    """Yields the cell of each column of Table 6.
+
+    Args:
+      scores: {column: accuracies before and after}.
+      which: 0 for accuracies before continued training, 1 for those after.
+    """
     for column in XYLENT["table_6"].columns:
         official = len(_LANGUAGES) if column == _AVERAGE else 0
         yield cell_of([scores[column][which]], official) if column in scores else Cell()
@@ -86,7 +99,8 @@ def zero_shot(ours: Sequence[Entry]) -> Sheet:
             continue
         for which, entry in enumerate((before, after)):
             row = (Cell(entry.name), Cell("ours"), *_accuracies(scores, which))
-            rows += [] if row in rows else [row]  # One model may be continued twice.
+            if row not in rows:  # A model that was continued twice is the same row before.
+                rows.append(row)
         rows.append((Cell(f"{after.name}: {_DROP}"), Cell("ours"), *_drop_cells(_drops(scores))))
     return with_published(
         "Zero-shot XNLI before and after continued training",
@@ -127,7 +141,7 @@ def figure(ours: Sequence[Entry]) -> Sheet:
 
 
 def drawn(ours: Sequence[Entry]) -> list[Picture]:
-    """Returns a picture of our `drops` by language, if there are any."""
+    """Returns a picture of our `drops` by language; [] if there are none."""
     by_system = {name: values for name, values in drops(ours).items() if values}
     if not by_system:
         return []
@@ -137,15 +151,15 @@ def drawn(ours: Sequence[Entry]) -> list[Picture]:
 
 
 def held_out(runs: Sequence[str]) -> Sheet:
-    """Returns the held-out figures of runs with continued training, before and after.
+    """Returns a sheet of the held-out figures of runs, before and after continued training.
 
     Args:
       runs: MODEL_DIRs with `HeldOut` evaluators (`gin_configs/ablations/continued.gin`), which may
         still be running.
 
     Raises:
-      ValueError: a folder is not that of a run, or has no figures of held-out text at step 0 and
-        later.
+      ValueError: a folder is not the folder of a run, or its run has no figures of held-out text
+        both at step 0 and later.
     """
     rows = []
     for run in runs:

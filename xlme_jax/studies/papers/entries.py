@@ -1,4 +1,4 @@
-"""Runs of one system as a row, and averages of their results over languages and runs."""
+"""Systems as rows of tables, and averages of their results over languages and runs."""
 
 import dataclasses
 import math
@@ -39,7 +39,11 @@ class Entry:
     group: str = ""
 
     def counted(self, convention: str) -> float | None:
-        """Returns FLOPs of pre-training as a convention counts; None if unknown."""
+        """Returns FLOPs of pre-training as a convention counts them; None if unknown.
+
+        Args:
+          convention: one of `flop_conventions.CONVENTIONS`.
+        """
         return self.runs[0].header.flops.get(convention)
 
     @property
@@ -53,20 +57,27 @@ class Entry:
         return f", {CONTINUED}" in self.name
 
     def label(self, system: str) -> str:
-        """Returns the name of one of the systems in tables and pictures."""
+        """Returns the name of the model or of one of its baselines in tables and pictures."""
         return self.name if system == MODEL else f"{self.name}: {system}"
 
     def systems(self, task: str = "") -> list[str]:
-        """Returns the systems with results: "model" first, then baselines."""
+        """Returns the systems with results: "model" first, then baselines by name.
+
+        Args:
+          task: the benchmark whose results count; "" for all.
+        """
         names = {r.system for run in self.runs for r in run.results if task in ("", r.task)}
         return sorted(names, key=lambda system: (system != MODEL, system))
 
 
 def entries(named: Iterable[tuple[str, Results]]) -> list[Entry]:
-    """Groups results files into systems: the same name, FLOPs of pre-training and pooling.
+    """Groups results files into systems with the same name, FLOPs of pre-training and pooling.
 
     The files of a group are seeds of one system. Files with other FLOPs are other steps of a run,
     and files with another pooling (`evaluate --pooling=first`) are of another representation.
+
+    Args:
+      named: (name of the system, one of its results files).
     """
     groups: dict[tuple[str, float | None], list[Results]] = {}
     for name, results in named:
@@ -85,6 +96,7 @@ def entries(named: Iterable[tuple[str, Results]]) -> list[Entry]:
 
 
 def _is_first(results: Results) -> bool:
+    """Returns whether texts were compared by the state of `<s>` (`evaluate --pooling=first`)."""
     return any(row.setting.startswith(POOLINGS["first"]) for row in results.results)
 
 
@@ -117,7 +129,7 @@ def score(
     reduce: Callable[[Mapping[str, float]], float] | None = None,
     readout: str = RAW,
 ) -> SummaryScore | None:
-    """Averages a metric over languages, for each run that has it.
+    """Averages a metric over languages in each run that has results, and summarizes the runs.
 
     Args:
       entry: the runs.
@@ -131,7 +143,8 @@ def score(
       readout: how embeddings were compared; "raw" in the papers.
 
     Returns:
-      The score on the test set, or on the validation set if it has more of the languages; None if
+      The score on the test set, or on the validation set if that has more of the languages; without
+      given languages, a language without test results counts with its validation results. None if
       there are no results.
     """
     per_run: list[dict[str, dict[str, float]]] = []
@@ -171,25 +184,32 @@ def score(
 
 
 def language_of(row: Result) -> str:
-    """Returns the language, or the one name of a set that has two (`Measure.set_of`)."""
+    """Returns the language of a result; for a set that has two names, one of them for both.
+
+    See `Measure.set_of`.
+    """
     measure = measures.of_task(row.task)
     return row.language if measure is None else measure.set_of(row.language)
 
 
 def is_lower_better(task: str, metric: str) -> bool:
-    """Returns whether a metric is best where it is lowest."""
+    """Returns whether lower values of a metric are better."""
     measure = measures.of_task(task)
     return measure is not None and metric in measure.about.lower_is_better
 
 
 def transfer_gap(values: Mapping[str, float]) -> float:
-    """Returns English minus the mean of the other languages; NaN if either is missing."""
+    """Returns the English score minus the mean of the other languages; NaN if either is missing.
+
+    Args:
+      values: {language: score}.
+    """
     targets = [value for language, value in values.items() if language != "en"]
     return values["en"] - float(np.mean(targets)) if "en" in values and targets else math.nan
 
 
 def layers(entry: Entry, task: str, system: str = MODEL) -> list[int]:
-    """Returns the layers with results."""
+    """Returns the layers with results of a task, in ascending order; [] if none has a layer."""
     rows = (row for run in entry.runs for row in run.results)
     numbers = {row.layer for row in rows if (row.task, row.system) == (task, system)}
     return sorted(layer for layer in numbers if layer is not None)
@@ -203,7 +223,10 @@ def layer_curve(
     readout: str = RAW,
     languages: Sequence[str] = (),
 ) -> dict[int, Spread]:
-    """Returns a metric's mean over languages, () for all, at every layer."""
+    """Returns {layer: mean of a metric over languages} of the layers with results.
+
+    The arguments are those of `score`.
+    """
     scores = {
         layer: score(entry, task, metric, languages, system, layer, readout=readout)
         for layer in layers(entry, task, system)
@@ -212,5 +235,10 @@ def layer_curve(
 
 
 def layer_at(of_twelve: int, num_layers: int) -> int:
-    """Returns the layer at the depth of one of twelve layers: 14 of 24 for 7."""
+    """Returns the layer at the same relative depth as a layer of a 12-layer encoder.
+
+    Args:
+      of_twelve: layer of the 12-layer encoder; layer 7 corresponds to layer 14 of 24.
+      num_layers: depth of the encoder.
+    """
     return round(of_twelve * num_layers / 12)

@@ -1,4 +1,4 @@
-"""Results by language family, and what one system gains on another in each (XY-LENT Figure 3)."""
+"""Results by language family, and the gains of systems on the first one (XY-LENT Figure 3)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,7 +33,7 @@ def _scores(entry: Entry) -> dict[tuple[str, str], float]:
 
 
 def _means(scores: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """Returns {family: mean over tasks of the mean over languages} for those with scores."""
+    """Returns {family: mean over tasks of the mean over languages} for families with scores."""
     means = {}
     for family, members in FAMILIES.items():
         by_task: dict[str, list[float]] = {}
@@ -46,15 +46,16 @@ def _means(scores: Mapping[tuple[str, str], float]) -> dict[str, float]:
 
 
 def _systems(ours: Sequence[Entry]) -> dict[str, dict[tuple[str, str], float]]:
-    """Returns {name: `_scores`} of the zero-shot systems that have any."""
+    """Returns {name: `_scores`} of the zero-shot systems that have results of any of `TASKS`."""
     entries = [entry for entry in ours if not entry.is_translate_train]
     return {entry.name: scores for entry in entries if (scores := _scores(entry))}
 
 
 def gains(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
-    """Returns what the later systems gain on the first, {"B - A": {family: points}}.
+    """Returns the gains of later systems on the first one, {"B - A": {family: points}}.
 
-    Means over the tasks and languages that both systems have.
+    Gains are means over the tasks and languages that both systems have. Systems that share none of
+    them with the first one are left out.
     """
     systems = _systems(ours)
     comparisons = {}
@@ -68,7 +69,7 @@ def gains(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
 
 
 def sheet(ours: Sequence[Entry]) -> Sheet:
-    """Returns the table of families; without rows if no system has one of `TASKS`."""
+    """Returns the sheet of families; it has no rows if no system has results of any of `TASKS`."""
     rows = [(name, _means(scores)) for name, scores in _systems(ours).items()]
     rows += gains(ours).items()
     families = [family for family in FAMILIES if any(family in means for _, means in rows)]
@@ -85,7 +86,7 @@ def sheet(ours: Sequence[Entry]) -> Sheet:
 
 
 def drawn(ours: Sequence[Entry]) -> list[Picture]:
-    """Returns a picture of `gains`, if there are any."""
+    """Returns a picture of `gains`; [] if there are none."""
     comparisons = gains(ours)
     if not comparisons:
         return []

@@ -56,23 +56,30 @@ XTREME = tuple(TASKS)
 
 @functools.cache
 def _retrieval() -> Mapping[str, tuple[str, ScoreColumn]]:
-    """Returns {column: (task, its scores)} of XTREME's tasks that need no fine-tuning.
+    """Returns {column: (task, column of scores)} of XTREME's tasks that need no fine-tuning.
 
-    They are of an encoder at its middle layer (VECO, Appendix B).
+    Their scores are those of an encoder at its middle layer (VECO, Appendix B).
     """
     columns = ((cls.about.name, cls.about.xtreme) for cls in measures.by_task().values())
     return {column.heading: (name, column) for name, column in columns if column}
 
 
 def _gap(entry: Entry, column: str, system: str, metric: str = "") -> SummaryScore | None:
-    """Returns the transfer gap of a task in a metric, by default the task's own."""
+    """Returns the transfer gap of a task; None without results.
+
+    Args:
+      entry: the system.
+      column: the task, a key of `TASKS`.
+      system: "model" or a baseline.
+      metric: the metric; "" for the task's `gap_metric`.
+    """
     task = BENCHMARKS[TASKS[column]]
     metric = metric or task.gap_metric
     return score(entry, task.name, metric, task.languages, system, reduce=transfer_gap)
 
 
 def metrics_of(task: str) -> tuple[str, ...]:
-    """Returns the metrics that papers report: F1 and exact match for questions, else one."""
+    """Returns the metrics that papers report of a task: two for question answering, else one."""
     benchmark = BENCHMARKS[task]
     return benchmark.metrics[: 2 if benchmark.kind == "question_answering" else 1]
 
@@ -80,7 +87,14 @@ def metrics_of(task: str) -> tuple[str, ...]:
 def _task_scores(
     entry: Entry, column: str, system: str, gap: bool = False
 ) -> list[SummaryScore | None]:
-    """Returns the scores of a column as papers report them."""
+    """Returns the scores that papers report in a column, None for each without results.
+
+    Args:
+      entry: the system.
+      column: a key of `TASKS`, or a task of retrieval.
+      system: "model" or a baseline.
+      gap: whether to return the transfer gap in place of the scores; not for tasks of retrieval.
+    """
     if column in _retrieval():
         name, scores = _retrieval()[column]
         layer = _middle_layer(entry, name, system)
@@ -94,10 +108,10 @@ def _task_scores(
 
 
 def _middle_layer(entry: Entry, task: str, system: str) -> int | None:
-    """Returns the layer of retrieval's figures; None if there are none.
+    """Returns the layer whose scores a task of retrieval shows; None without results by layer.
 
-    BUCC is evaluated at one layer, the middle one unless `--layer` named another: how deep the
-    encoder is, its results do not tell.
+    BUCC is evaluated at one layer, the middle one unless `--layer` named another. That layer is
+    returned, because results of one layer do not tell how deep the encoder is.
     """
     measured = layers(entry, task, system)
     if not measured:
@@ -105,17 +119,22 @@ def _middle_layer(entry: Entry, task: str, system: str) -> int | None:
     return measured[0] if len(measured) == 1 else layer_at(6, max(measured))
 
 
-def _official(column: str) -> int:
-    """Returns the number of languages that papers average over."""
+def _language_count(column: str) -> int:
+    """Returns the number of languages that papers average over in a column."""
     if column in _retrieval():
         return _retrieval()[column][1].count
     return len(BENCHMARKS[TASKS[column]].languages)
 
 
 def average(entry: Entry, columns: Sequence[str] = XTREME, system: str = MODEL) -> float | None:
-    """Returns the mean of tasks, in percent, XTREME's seven by default; None if one is missing.
+    """Returns the mean score of several tasks, in percent; None if a score of a task is missing.
 
     A question answering task counts as the mean of its F1 and exact match.
+
+    Args:
+      entry: the system.
+      columns: the tasks, keys of `TASKS` or tasks of retrieval; by default XTREME's seven.
+      system: "model" or a baseline.
     """
     means = []
     for column in columns:
@@ -127,7 +146,7 @@ def average(entry: Entry, columns: Sequence[str] = XTREME, system: str = MODEL) 
 
 
 def task_spread(entry: Entry, column: str) -> Spread | None:
-    """Returns a task's first metric; None if there is none."""
+    """Returns the first metric of a task over the runs of a system; None without results."""
     first = _task_scores(entry, column, MODEL)[0]
     return first.spread if first else None
 
@@ -135,13 +154,15 @@ def task_spread(entry: Entry, column: str) -> Spread | None:
 def by_task(
     title: str, caption: str, table: PaperTable, gap: bool = False, median: bool = False
 ) -> Make:
-    """Returns a sheet with a column for each task; "Avg" is their mean, "Params" the encoder's.
+    """Returns a function that makes a sheet with a column for each task.
+
+    The column "Avg" has the mean over the tasks, "Params" the parameters of the encoder.
 
     Args:
       title: title of the sheet.
       caption: its caption.
-      table: published rows; columns are those of `TASKS` and of retrieval.
-      gap: whether cells are transfer gaps.
+      table: published rows; columns are keys of `TASKS`, tasks of retrieval, "Avg" and "Params".
+      gap: whether cells of fine-tuned tasks are transfer gaps.
       median: whether cells are medians over runs.
     """
     tasks = [column for column in table.columns if column not in ("Avg", "Params")]
@@ -151,7 +172,7 @@ def by_task(
             return _percent(average(entry, tasks, system))
         if column == "Params":
             return _parameters(entry) if system == MODEL else Cell()
-        cell = cell_of(_task_scores(entry, column, system, gap), _official(column), median)
+        cell = cell_of(_task_scores(entry, column, system, gap), _language_count(column), median)
         if column in _retrieval() and cell.text != NONE:
             layer = _middle_layer(entry, _retrieval()[column][0], system)
             return dataclasses.replace(cell, note=f"layer {layer}; {cell.note}")
@@ -172,7 +193,11 @@ def by_task(
 
 
 def gap_in_f1(table: PaperTable) -> Make:
-    """Returns a sheet of transfer gaps with F1 of the questions (InfoXLM Table 5)."""
+    """Returns a function that makes the sheet of transfer gaps in F1 (InfoXLM Table 5).
+
+    Args:
+      table: published rows; columns are MLQA, XNLI and their mean.
+    """
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         gaps = [_gap(entry, "MLQA", system, "f1"), _gap(entry, "XNLI", system)]
@@ -192,12 +217,25 @@ def gap_in_f1(table: PaperTable) -> Make:
 
 
 def only(translate_train: bool, make: Make) -> Make:
-    """Returns a sheet of the systems fine-tuned with (or without) translated training data."""
+    """Returns a function that makes the sheet of `make` with some of our systems only.
+
+    Args:
+      translate_train: whether those are the systems fine-tuned with translated training data, or
+        those without.
+      make: makes the sheet.
+    """
     return lambda ours: make([e for e in ours if e.is_translate_train == translate_train])
 
 
 def by_language(task: str, title: str, caption: str, table: PaperTable) -> Make:
-    """Returns a sheet with a column for each language; "Avg" is their mean."""
+    """Returns a function that makes a sheet with a column for each language of a benchmark.
+
+    Args:
+      task: the benchmark.
+      title: title of the sheet.
+      caption: its caption.
+      table: published rows; columns are languages, and "Avg" for their mean.
+    """
     languages = tuple(column for column in table.columns if column != "Avg")
 
     def one(entry: Entry, system: str, column: str) -> Cell:
@@ -212,7 +250,12 @@ def by_language(task: str, title: str, caption: str, table: PaperTable) -> Make:
 
 
 def glue(table: PaperTable) -> Make:
-    """Returns a sheet of results in English (XY-LENT Table 3)."""
+    """Returns a function that makes the sheet of GLUE and SQuAD 2.0 in English (XY-LENT Table 3).
+
+    Args:
+      table: published rows; columns are the eight tasks of GLUE, their mean, and exact match and F1
+        of SQuAD 2.0.
+    """
     *tasks, mean, exact_match, f1 = table.columns
 
     def cells(entry: Entry, system: str) -> list[Cell]:
@@ -247,7 +290,10 @@ def _percent(value: float | None) -> Cell:
 
 
 def _encoder_parameters(checkpoint: Path) -> int | None:
-    """Returns the parameters of a checkpoint's encoder; None if it or its record lacks them."""
+    """Returns the number of parameters of a checkpoint's encoder; None if its record lacks it.
+
+    None also if the checkpoint or its record is missing or damaged.
+    """
     try:
         return read_record(checkpoint).encoder_parameters
     except (ValueError, OSError):
@@ -255,13 +301,13 @@ def _encoder_parameters(checkpoint: Path) -> int | None:
 
 
 def _parameters(entry: Entry, unit: str = "M") -> Cell:
-    """Returns the parameters of the encoder in millions."""
+    """Returns a cell with the encoder's parameters in millions; empty if they are unknown."""
     count = _encoder_parameters(as_path(entry.runs[0].header.checkpoint))
     return Cell() if not count else Cell(f"{count / 1e6:.3g}{unit}")
 
 
 def cost(table: PaperTable) -> Make:
-    """Returns a sheet of the cost of pre-training (XLM-E Table 4)."""
+    """Returns a function that makes the sheet of the cost of pre-training (XLM-E Table 4)."""
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         counted = (entry.counted(TABLE_4), entry.flops)
@@ -287,7 +333,10 @@ def cost(table: PaperTable) -> Make:
 
 
 def sizes(table: PaperTable) -> Make:
-    """Returns a sheet of the sizes of models (VECO Table 8); of ours, the parameters are known."""
+    """Returns a function that makes the sheet of the sizes of models (VECO Table 8).
+
+    Of our systems, only the parameters of the encoder are given.
+    """
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         return [_parameters(entry) if column == "Params" else Cell() for column in table.columns]
@@ -303,11 +352,11 @@ def sizes(table: PaperTable) -> Make:
 
 
 def against_flops(table: PaperTable, costs: PaperTable) -> Make:
-    """Returns a sheet of scores beside FLOPs (XLM-E Figure 1).
+    """Returns a function that makes a sheet of scores beside FLOPs (XLM-E Figure 1).
 
     Args:
       table: published scores by task, XLM-E's Table 1.
-      costs: published FLOPs of the same models, its Table 4.
+      costs: published FLOPs of the same models, XLM-E's Table 4; models without FLOPs are left out.
     """
     flops = {row.model: row.texts[costs.columns.index("FLOPs")] for row in costs.rows}
     rows = tuple(

@@ -45,11 +45,14 @@ def _layer_rows(
     Args:
       entry: the system.
       task: the benchmark.
-      metric: the metric that is best where it is highest.
-      least: whether it is best where it is lowest.
+      metric: the metric that selects the best layer.
+      least: whether lower values of the metric are better.
       readout: how embeddings were compared.
       languages: the averaged languages; () for all.
-      twelfths: depths of the fixed layers, as layers of twelve.
+      twelfths: depths of the fixed layers, in twelfths of the depth of the encoder.
+
+    Returns:
+      The rows of each system; the layer is None for a system without results by layer.
     """
     rows: list[tuple[str, str, int | None]] = []
     for system in entry.systems(task):
@@ -72,9 +75,9 @@ class PaperLayers:
     """The layers at which a paper compares sentences or words, in twelfths of the depth.
 
     Attributes:
-      mean: those of means over tokens, or of words; the paper's own first.
-      first: those of the state of `<s>`.
-      said: what they are, for the caption.
+      mean: layers for means over tokens, or for words; the paper's layer first.
+      first: layers for the state of `<s>`.
+      said: clause of the caption that names the layers; empty for a caption without it.
     """
 
     mean: tuple[int, ...]
@@ -82,7 +85,7 @@ class PaperLayers:
     said: str = ""
 
     def of(self, entry: Entry) -> tuple[int, ...]:
-        """Returns those of a system's results."""
+        """Returns the layers for a system: `first` if it compares states of `<s>`, else `mean`."""
         return self.first if FIRST in entry.group else self.mean
 
 
@@ -114,14 +117,14 @@ def measured(
     layers: PaperLayers | None = None,
     number: int = 0,
 ) -> Make:
-    """Returns a sheet of one of a measure's tables, with a row for each of some layers.
+    """Returns a function that makes the sheet of a measure's table, with a row for each layer.
 
     Args:
       measure: the measure.
-      published: published rows; None for those that the measure has.
+      published: published rows; None for the rows that the measure has.
       layers: the layers of our rows, which the caption then names; None for three quarters of the
-        depth.
-      number: which of the measure's tables.
+        depth. The layer that is best on the set is added.
+      number: index of the table among the measure's tables.
     """
     about, scores = measure.about, measure.about.tables[number]
     rows = published or _published(scores)
@@ -149,7 +152,10 @@ def measured(
 def _score_cell(
     entry: Entry, about: About, column: ScoreColumn, system: str, layer: int | None
 ) -> Cell:
-    """Returns the cell of a column; of a baseline without its metric, the measure's own metric."""
+    """Returns the cell of a column; empty without results.
+
+    A baseline without the metric of the column has the metric of the measure instead.
+    """
     count = column.count if len(column.languages) != 1 else 0
     for metric in (column.metric, about.metric) if system != MODEL else (column.metric,):
         cell = cell_of([score(entry, about.name, metric, column.languages, system, layer)], count)
@@ -159,7 +165,7 @@ def _score_cell(
 
 
 def _published(scores: ScoreTable) -> PaperTable:
-    """Returns the published rows that a measure has."""
+    """Returns the published rows of one of a measure's tables."""
     columns = tuple(column.heading for column in scores.columns)
     return PaperTable(
         columns,
@@ -177,14 +183,16 @@ def tatoeba_by_language(
     directions: Sequence[str],
     layers: PaperLayers,
 ) -> Make:
-    """Returns a sheet of sentence retrieval by language; "Avg" is the mean of its columns.
+    """Returns a function that makes a sheet of sentence retrieval by language.
+
+    The column "Avg" has the mean over the languages of the table.
 
     Args:
       title: title of the sheet.
       caption: its caption.
       table: published rows.
-      directions: "xx→en" or "en→xx", a row for each.
-      layers: the paper's.
+      directions: "xx→en" or "en→xx", a row for each; chance has a single row.
+      layers: the layers at which the paper compares sentences.
     """
     languages = tuple(column for column in table.columns if column != "Avg")
 
@@ -218,7 +226,7 @@ def over_layers(
     languages: Sequence[str],
     published: PaperTable,
 ) -> Make:
-    """Returns a sheet with a column for each layer: the numbers of a figure over layers.
+    """Returns a function that makes a sheet of the numbers of a figure, a column for each layer.
 
     Args:
       title: title of the sheet.
@@ -226,7 +234,7 @@ def over_layers(
       task: the benchmark.
       metric: its metric.
       languages: the averaged languages; () for all.
-      published: what the paper prints, in percent; columns are layers.
+      published: the values that the paper prints, in percent; columns are layers.
     """
 
     def make(ours: Sequence[Entry]) -> Sheet:
@@ -274,6 +282,7 @@ def details(ours: Sequence[Entry]) -> list[Sheet]:
 
 
 def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -> Sheet:
+    """Returns the table of a metric of a task, with a column for each language and their mean."""
     least = is_lower_better(task, metric)
     of_task: list[Result] = [
         row

@@ -1,4 +1,4 @@
-"""What languages of a system have in common: by family, by distance from English, by layer."""
+"""How scores of a system's languages depend on family, distance from English, and layer."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ from xlme_jax.studies.reports import pictures
 _TASK = Tatoeba.about.name
 _METRICS = ("accuracy", *similarity.METRICS)
 _DISTANCES = {"script": script_distance, "word order": word_order_distance}
-# Correlations over fewer languages are not given.
+# Fewest languages of a correlation.
 _FEWEST = 5
 _FAMILIES_CAPTION = (
     "Tatoeba at three quarters of the depth, in percent, the mean over the languages of a family. "
@@ -39,7 +39,11 @@ _CORRELATIONS_CAPTION = (
 
 
 def _measures(entry: Entry) -> dict[str, dict[str, float]]:
-    """Returns {measure: {language: mean over runs, in percent}} of a system, English left out."""
+    """Returns {measure: {language: mean over runs, in percent}} of a system, without English.
+
+    A measure is a task and a metric, "tatoeba accuracy". Fine-tuned tasks are left out if the
+    system was fine-tuned on translated data.
+    """
     measures: dict[str, dict[str, float]] = {}
     known = layers(entry, _TASK)
     if known:
@@ -59,6 +63,7 @@ def _measures(entry: Entry) -> dict[str, dict[str, float]]:
 def _values(
     entry: Entry, task: str, metric: str, languages: Sequence[str], layer: int | None = None
 ) -> dict[str, float]:
+    """Returns {language: mean over runs, in percent} of the languages with results, not English."""
     values = {
         language: score(entry, task, metric, [language], layer=layer)
         for language in languages
@@ -90,7 +95,10 @@ def correlations(
 
 
 def sheets(ours: Sequence[Entry]) -> list[Sheet]:
-    """Returns Tatoeba by family, and correlations with distances; [] without results for them."""
+    """Returns a sheet of Tatoeba by family and one of correlations with distances from English.
+
+    A sheet without rows is left out.
+    """
     by_family, correlated = [], []
     for entry in ours:
         measures = _measures(entry)
@@ -119,6 +127,7 @@ def sheets(ours: Sequence[Entry]) -> list[Sheet]:
 
 
 def _by_family(values: Mapping[str, float]) -> dict[str, float]:
+    """Returns {family: mean over its languages} of {language: score}, for families with scores."""
     means = {}
     for family, languages in FAMILIES.items():
         inside = [values[language] for language in languages if language in values]
@@ -128,7 +137,10 @@ def _by_family(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def drawn(ours: Sequence[Entry]) -> list[Picture]:
-    """Draws similarity by layer, and accuracy by family and by distance, where there is any."""
+    """Returns pictures of similarity by layer, and of accuracy by family and by word order.
+
+    A picture without results is left out.
+    """
     drawings = []
     for metric in similarity.METRICS:
         lines = [

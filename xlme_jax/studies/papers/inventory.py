@@ -1,4 +1,4 @@
-"""What is there of a paper's tables and figures, and the commands of what is missing."""
+"""Which results of a paper's tables and figures exist, and the commands for missing results."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,16 @@ PLACES = (
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """What is there of a table or figure.
+    """Which results of a table or figure exist, and which are missing.
 
     Attributes:
       name: its name in the paper.
       title: what it shows.
-      ours: our systems that are in it.
-      missing: benchmarks that none of our systems has results of.
-      commands: what measures those.
+      ours: names of our systems that have results for it.
+      missing: benchmarks that it needs and that none of our systems has results of.
+      commands: commands that measure the missing benchmarks.
       runs: commands that train the systems of its rows.
-      notes: what is scored and what selects, where that is not plain.
+      notes: sentences on the sets that are scored and the sets that select (`needs.notes`).
     """
 
     name: str
@@ -40,7 +40,7 @@ class Status:
 
 
 def sheets(paper: Paper, ours: Sequence[Entry]) -> list[Sheet]:
-    """Returns the paper's tables and figures, with our rows, in its order."""
+    """Returns the paper's tables and figures, with our rows, in the order of the paper."""
     return [_sheet(paper, item, ours) for item in PAPERS[paper]]
 
 
@@ -51,7 +51,7 @@ def _sheet(paper: Paper, item: Item, ours: Sequence[Entry]) -> Sheet:
 
 
 def statuses(paper: Paper, ours: Sequence[Entry]) -> list[Status]:
-    """Returns what is there of each table and figure."""
+    """Returns the status of each table and figure of a paper, in the order of the paper."""
     return [_status(paper, item, ours) for item in PAPERS[paper]]
 
 
@@ -77,10 +77,10 @@ _TOO_LARGE = "Not on this machine, which is too small for these commands"
 
 
 def to_text(statuses: Sequence[Status], too_large: Mapping[str, str] | None = None) -> str:
-    """Returns the list for a terminal.
+    """Returns the list of tables, existing and missing results for a terminal.
 
     Args:
-      statuses: what is there, by table.
+      statuses: the status of each table and figure.
       too_large: {command: why it cannot run here}.
     """
     lines = [PLACES]
@@ -105,7 +105,7 @@ def to_text(statuses: Sequence[Status], too_large: Mapping[str, str] | None = No
 
 
 def to_sheet(statuses: Sequence[Status]) -> Sheet:
-    """Returns the list as the first table of the paper's page."""
+    """Returns the list of `to_text` as a sheet, the first one of the paper's page."""
     rows = tuple(
         tuple(
             Cell(text or NONE)
@@ -125,7 +125,11 @@ def to_sheet(statuses: Sequence[Status]) -> Sheet:
 
 
 def to_sheet_of_sizes(too_large: Mapping[str, str]) -> Sheet:
-    """Returns the commands that cannot run here, with the reasons, as a table of the page."""
+    """Returns a sheet of the commands that cannot run on this machine, with the reasons.
+
+    Args:
+      too_large: {command: why it cannot run here}.
+    """
     rows = tuple((Cell(line), Cell(reason)) for line, reason in too_large.items())
     caption = "Fine-tuning is as large as the run that it starts from, and is not in the list."
     return Sheet(_TOO_LARGE, caption, ("command", "reason"), rows, (False,) * len(rows))

@@ -1,6 +1,7 @@
-"""The tables and figures of each paper: their sheets, and what our rows of them need.
+"""The tables and figures of each paper: their sheets, and the results that our rows need.
 
-`tables.tsv` lists them; this module knows the kinds of sheets, and the papers' own settings.
+`tables.tsv` lists the tables and figures; this module defines the kinds of sheets and the papers'
+settings of fine-tuning.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ class Item:
     Attributes:
       name: its name in the paper.
       make: makes its sheet.
-      needs: results behind our rows.
+      needs: results that our rows need.
       runs: commands that train the systems of its rows.
       has_large: whether some of its rows are of the Large size with settings of their own.
     """
@@ -48,9 +49,9 @@ class SheetSpec:
     """What a sheet is made of.
 
     Attributes:
-      options: what its kind needs to know.
-      title: title; empty for the kind's own.
-      caption: caption; likewise.
+      options: arguments of its kind, the words after the kind in tables.tsv.
+      title: title; unused by kinds that have a fixed title.
+      caption: caption; unused by kinds that have a fixed caption.
       table: published rows; a table without columns if there are none.
     """
 
@@ -66,9 +67,9 @@ _LAYERS = {
     Bucc.about.name: frozen.OF_MINING,
 }
 _TATOEBA_LAYERS = {"infoxlm": frozen.OF_INFOXLM, "veco": frozen.OF_VECO}
-# {metric: the averaged languages}; of the others all.
+# {metric: the averaged languages}; other metrics are averaged over all languages.
 _OVER_LANGUAGES = {"aer": ALIGNMENTS_4, "accuracy_to_en": TATOEBA_14}
-# {kind: its makers}; the options are those after the kind in tables.tsv.
+# {kind of a sheet: function from the parts of a sheet to the function that makes it}.
 _KINDS: Mapping[str, Callable[[SheetSpec], Make]] = {
     "tasks": lambda spec: fine_tuned.by_task(
         spec.title, spec.caption, spec.table, "gap" in spec.options, "median" in spec.options
@@ -107,12 +108,12 @@ _ROWS = {(row["paper"], row["name"]): row for row in records(Path(__file__).pare
 def make_of(
     paper: str, name: str, table: PaperTable | None = None, has_source: bool = False
 ) -> Make:
-    """Returns what makes the sheet of a table or figure.
+    """Returns the function that makes the sheet of a table or figure.
 
     Args:
       paper: the paper.
       name: name of the table or figure in tables.tsv.
-      table: published rows; None for those of the paper's table.
+      table: published rows; None for the rows of the paper.
       has_source: whether the caption begins with the paper and the table.
     """
     row: Mapping[str, Any] = _ROWS[paper, name]
@@ -126,6 +127,7 @@ def make_of(
 
 
 def _item(row: Mapping[str, Any]) -> Item:
+    """Returns the table or figure of a row of tables.tsv."""
     pairs = (need.partition(":") for need in row["needs"].split())
     return Item(
         row["name"],
@@ -146,7 +148,7 @@ RECIPES: Mapping[Paper, Recipe] = {
         name="infoxlm",
         files={"xnli": "infoxlm_xnli", "squad": "infoxlm_mlqa"},
         large={"xnli": "infoxlm_large_xnli"},
-        # Its Table 12.
+        # InfoXLM Table 12.
         large_flags={
             "squad": (
                 "--grid=BATCH=32",

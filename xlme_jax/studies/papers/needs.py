@@ -1,8 +1,8 @@
-"""What a table needs that an evaluation measures, and the commands that measure it.
+"""The results that a paper's table needs, and the commands that measure them.
 
-Commands are for a shell with the variables of `VARIABLES`. Each trains in folders of its own, which
-are named by the run that it starts from and by the paper's settings: a command that found a folder
-of another system or of other settings would take what is there for its own result.
+Commands are for a shell with the variables of `VARIABLES`. Each command trains in separate folders,
+named by the run that it starts from and by the paper's settings: a command that found the folder of
+another system or of other settings would take the results in it for its own.
 """
 
 import dataclasses
@@ -33,14 +33,14 @@ VARIABLES = {
 """{variable of the commands: what it stands for}."""
 
 _GLUE = tuple(dict.fromkeys(task for pairs in GLUE.values() for task, _ in pairs))
-# Benchmarks that are no training data themselves, and what is.
+# {benchmark without training data: the data that models of it are trained on}
 _TRAINED_ON = {"xquad": "squad", "mlqa": "squad", "americasnli": "xnli", "mnli_mismatched": "mnli"}
-# Tasks in the file of another one.
+# {task: the gin file that configures it, which other tasks share}
 _SHARED = {
     **{task: "glue" for task in _GLUE if task != "squad2"},
     "chemprot_types": "chemprot",
 }
-# What is scored together, after training on the key.
+# {training data: the benchmarks that one evaluation of the trained model scores}
 _TOGETHER = {
     "squad": "xquad,mlqa",
     "xnli": "xnli,americasnli",
@@ -51,7 +51,7 @@ _WMT = "wmt14_en_"
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """Results of a benchmark.
+    """Results of a benchmark that a table needs.
 
     Attributes:
       task: the benchmark.
@@ -64,20 +64,25 @@ class Need:
 
     @property
     def name(self) -> str:
-        """Benchmark and variant."""
+        """Name of the benchmark, followed by the variant if there is one."""
         return f"{self.task} {self.variant}".strip()
 
     @property
     def trained(self) -> str:
-        """Name of the training data."""
+        """Name of the training data, with the suffix "_translate_train" if it is translated."""
         name = _TRAINED_ON.get(self.task, self.task)
         return f"{name}_translate_train" if self.variant == TRANSLATE_TRAIN else name
 
     def met_by(self, entry: Entry) -> bool:
-        """Returns whether a system of ours has results of it."""
-        variant = FIRST if FIRST in entry.group else TRANSLATE_TRAIN * entry.is_translate_train
-        if not variant and entry.is_continued:
+        """Returns whether one of our systems is of this variant and has results of this task."""
+        if FIRST in entry.group:
+            variant = FIRST
+        elif entry.is_translate_train:
+            variant = TRANSLATE_TRAIN
+        elif entry.is_continued:
             variant = CONTINUED
+        else:
+            variant = ""
         return variant == self.variant and any(
             (row.task, row.system) == (self.task, MODEL)
             for run in entry.runs
@@ -87,19 +92,22 @@ class Need:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A paper's own settings of fine-tuning.
+    """A paper's settings of fine-tuning.
 
     Attributes:
-      name: beginning of its folders; "" for XLM-E's, which the files of the tasks have.
-      files: {training data: file of gin_configs/finetune in place of its own}.
-      large: likewise of the Large size; () for the same.
-      more: file to add, "" for none.
-      translated: likewise with translated training data.
+      name: first part of the names of the folders; "" for XLM-E's settings, which are those of the
+        files of the tasks.
+      files: {training data: file of gin_configs/finetune that replaces the task's file}.
+      large: {training data: file that replaces that of `files` for the Large size}.
+      more: further file if the training data are not translated; "" for none.
+      translated: further file if the training data are translated; "" for none.
       added: {training data: further files}.
       flags: {training data: further flags}.
-      large_flags: likewise of the Large size.
-      starts: {training data: variable of the run to start from, if it is not a pre-trained one}.
-      scored: {training data: what the paper scores, if it is not all of `_TOGETHER`}.
+      large_flags: {training data: further flags for the Large size, after those of `flags`}.
+      starts: {training data: shell variable of the run to start from}; other training data start
+        from a pre-trained run.
+      scored: {training data: benchmarks to score, separated by commas}; other training data score
+        those of `_TOGETHER`.
     """
 
     name: str = ""
@@ -114,7 +122,12 @@ class Recipe:
     scored: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def paths(self, need: Need, is_large: bool) -> list[str]:
-        """Returns the gin files of a fine-tuning."""
+        """Returns the paths of the gin files that fine-tune for a need.
+
+        Args:
+          need: results of a benchmark.
+          is_large: whether the settings are those of the Large size.
+        """
         trained = _TRAINED_ON.get(need.task, need.task)
         is_translated = need.variant == TRANSLATE_TRAIN
         of_paper = {**self.files, **(self.large if is_large else {})}
@@ -132,12 +145,23 @@ def command(need: Need, recipe: Recipe | None = None, is_large: bool = False) ->
       recipe: the paper's settings; None for XLM-E's.
       is_large: whether the settings are those of the Large size.
     """
-    run = "CONTINUED" if need.variant == CONTINUED else "LARGE" if is_large else "RUN"
+    if need.variant == CONTINUED:
+        run_variable = "CONTINUED"
+    elif is_large:
+        run_variable = "LARGE"
+    else:
+        run_variable = "RUN"
     if need.task.startswith(_WMT):
-        return translation(need.task, f"${{{run}}}_{need.task}", "--gin.INIT_FROM=\"'$RUN'\"")
+        folder = _folder_beside(run_variable, need.task)
+        return translation(need.task, folder, "--gin.INIT_FROM=\"'$RUN'\"")
     if is_pretrained(need.task):
-        return _of_pretrained(need)
-    return _of_sweep(need, recipe or Recipe(), run, is_large)
+        return _evaluation_command(need)
+    return _sweep_command(need, recipe or Recipe(), run_variable, is_large)
+
+
+def _folder_beside(run_variable: str, name: str) -> str:
+    """Returns a folder beside that of a run, in shell syntax: "${RUN}_xnli" for RUN and "xnli"."""
+    return "${" + run_variable + "}_" + name
 
 
 def is_pretrained(task: str) -> bool:
@@ -146,7 +170,8 @@ def is_pretrained(task: str) -> bool:
     return measure is not None and measure.about.is_of_pretrained
 
 
-def _of_pretrained(need: Need) -> str:
+def _evaluation_command(need: Need) -> str:
+    """Returns the command that evaluates an encoder without fine-tuning it for the benchmark."""
     run = "$XNLI" if need.variant == TRANSLATE_TRAIN else "$RUN"
     flags = measures.by_task()[need.task].about.flags
     end = f" {flags}" if flags else ""
@@ -156,11 +181,19 @@ def _of_pretrained(need: Need) -> str:
     return f"python -m xlme_jax.evaluate {tasks} --data=$DATA/eval{end}"
 
 
-def _of_sweep(need: Need, recipe: Recipe, run: str, is_large: bool) -> str:
-    """Returns the command that fine-tunes and scores: a sweep in a folder beside the run's."""
-    name = "_".join(filter(None, (recipe.name, "large" * is_large, need.trained)))
-    folder = f"${{{run}}}_{name}"
-    start = recipe.starts.get(need.trained, run)
+def _sweep_command(need: Need, recipe: Recipe, run_variable: str, is_large: bool) -> str:
+    """Returns the command that fine-tunes and scores: a sweep in a folder beside that of a run.
+
+    Args:
+      need: results of a benchmark.
+      recipe: the paper's settings.
+      run_variable: shell variable that holds the MODEL_DIR of the run, such as "RUN".
+      is_large: whether the settings are those of the Large size.
+    """
+    size = "large" if is_large else ""
+    name = "_".join(filter(None, (recipe.name, size, need.trained)))
+    folder = _folder_beside(run_variable, name)
+    start = recipe.starts.get(need.trained, run_variable)
     flags = [f"--gin_file={path}" for path in recipe.paths(need, is_large)]
     flags += recipe.flags.get(need.trained, ())
     flags += recipe.large_flags.get(need.trained, ()) if is_large else ()
@@ -179,7 +212,10 @@ def _of_sweep(need: Need, recipe: Recipe, run: str, is_large: bool) -> str:
 
 
 def _scored(need: Need, recipe: Recipe) -> str:
-    """Returns the flags of an evaluation on something else than the test set of the task."""
+    """Returns the flags that say which benchmarks and which split an evaluation scores.
+
+    Returns "" if it scores the test set of the benchmark that it was trained on, the default.
+    """
     trained = _TRAINED_ON.get(need.task, need.task)
     together = {**_TOGETHER, **recipe.scored}
     tasks = together.get(trained, "") if need.task in _TRAINED_ON or trained == "mnli" else ""
@@ -192,8 +228,8 @@ def translation(test_set: str, run: str, flags: str) -> str:
 
     Args:
       test_set: "wmt14_en_de" or "wmt14_en_fr".
-      run: its MODEL_DIR.
-      flags: what it starts from, and other overrides of the file of the test set.
+      run: MODEL_DIR of the fine-tuning.
+      flags: overrides of the gin file of the test set, such as the run to start from.
     """
     language = test_set.removeprefix(_WMT)
     test = f"$DATA/eval/wmt14/newstest2014-{language}en"
@@ -218,7 +254,7 @@ _NO_TEST = (
 
 
 def notes(of_table: Sequence[Need], recipe: Recipe | None = None) -> tuple[str, ...]:
-    """Returns what is to be known of the scored sets and of those that select.
+    """Returns sentences on which sets a table scores, and which sets select its models.
 
     Args:
       of_table: the needs of a table.

@@ -1,4 +1,4 @@
-"""Commands that train the systems of the tables' rows, each in a folder of its own (`runs.tsv`)."""
+"""Commands that train the systems of the tables' rows, each in a separate folder (`runs.tsv`)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,14 +8,26 @@ from xlme_jax.studies.published.rows import records
 
 
 def _trained(name: str, files: str, flags: str) -> str:
-    """Returns the command that trains in runs/NAME."""
+    """Returns the command that trains in runs/NAME.
+
+    Args:
+      name: name of the run.
+      files: paths of gin files below gin_configs, without suffix, separated by spaces.
+      flags: further flags; "" for none.
+    """
     named = [f"--gin_file=gin_configs/{file}.gin" for file in files.split()]
     folder = f"--gin.MODEL_DIR=\"'runs/{name}'\""
     return " ".join(filter(None, ("python -m xlme_jax.train", *named, folder, flags)))
 
 
-def _start(which: str, layers: int) -> str:
-    """Returns the command of a translator whose decoder is the first or last layers, or random."""
+def _translator(which: str, layers: int) -> str:
+    """Returns the command that trains a translator of WMT14 from English to German.
+
+    Args:
+      which: "first" or "last" for a decoder that starts from these layers of a pre-trained encoder;
+        "random" for a translator without pre-trained weights.
+      layers: number of layers of the decoder.
+    """
     flags = f"--gin.Translate.decoder_layers={layers}"
     if which == "random":
         name, start = f"runs/wmt14_en_de_random_{layers}", "--gin.INIT_FROM=None"
@@ -29,9 +41,9 @@ RUNS: Mapping[str, tuple[str, ...]] = {
     row["run"]: (_trained(row["run"], row["files"], row["flags"]),)
     for row in records(Path(__file__).parent / "runs.tsv")
 } | {
-    # Those of VECO's Table 3 are the last six layers.
+    # VECO's Table 4; the decoder of its Table 3 starts from the last six layers.
     "translators": tuple(
-        _start(which, layers) for which in ("random", "first", "last") for layers in (3, 6)
+        _translator(which, layers) for which in ("random", "first", "last") for layers in (3, 6)
     )
 }
 """{run of the tables: its commands}."""

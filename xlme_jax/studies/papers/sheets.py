@@ -62,10 +62,11 @@ Make = Callable[[Sequence[Entry]], Sheet]
 
 
 def cell_of(scores: Sequence[SummaryScore | None], official: int = 0, median: bool = False) -> Cell:
-    """Returns a cell with one score, or two separated by a slash, in percent.
+    """Returns a cell with one score, or several separated by slashes, in percent.
 
     Args:
-      scores: scores of the same runs.
+      scores: scores of the same runs, such as F1 and exact match; None for one without results.
+        The cell is empty if all are None.
       official: number of languages that the paper averages over; 0 for a single language, whose
         cell does not repeat the number of runs.
       median: whether to show the median over runs, with the mean in the note.
@@ -89,7 +90,10 @@ def cell_of(scores: Sequence[SummaryScore | None], official: int = 0, median: bo
 
 
 def shown(spread: Spread, median: bool = False) -> str:
-    """Returns the mean with its deviation, or the median, in percent."""
+    """Returns the mean with its standard deviation, or the median, in percent.
+
+    The mean of a single run has no deviation.
+    """
     if median:
         return f"{100 * spread.median:.1f}"
     deviation = "" if spread.n == 1 else f" ± {100 * spread.deviation:.1f}"
@@ -105,16 +109,16 @@ def sheet_of(
     systems: Callable[[Entry], Sequence[str]] = Entry.systems,
     always: bool = False,
 ) -> Sheet:
-    """Returns a sheet with a row for each of our systems that has a cell of the table.
+    """Returns a sheet of published rows, and below them a row for each of our systems with results.
 
     Args:
       title: title of the sheet.
       caption: its caption.
       table: published rows.
       ours: our systems.
-      cells: (entry, system) -> cells, one for each column of the table.
-      systems: the systems of an entry; by default all, baselines too.
-      always: whether to keep rows without any figure.
+      cells: function from (entry, system) to cells, one for each column of the table.
+      systems: function from an entry to its systems; by default all, baselines too.
+      always: whether to keep rows without any result.
     """
     rows = []
     for entry in ours:
@@ -128,7 +132,14 @@ def sheet_of(
 def with_published(
     title: str, caption: str, table: PaperTable, rows: Sequence[tuple[Cell, ...]]
 ) -> Sheet:
-    """Returns a sheet of published rows with ours, (name, "ours", cells...), below."""
+    """Returns a sheet of published rows, and below them ours without duplicates.
+
+    Args:
+      title: title of the sheet.
+      caption: its caption.
+      table: published rows.
+      rows: our rows, each (name, "ours", a cell for each column of the table).
+    """
     quoted = [(Cell(row.model), Cell(row.source), *map(_quoted, row.texts)) for row in table.rows]
     rows = once(rows)
     flags = (False,) * len(quoted) + (True,) * len(rows)
@@ -136,7 +147,11 @@ def with_published(
 
 
 def once(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
-    """Removes duplicate rows of baselines that do not depend on weights, such as chance."""
+    """Returns rows without duplicates; what is equal for several systems is listed once.
+
+    Baselines that do not depend on weights, such as chance, are equal for all systems. If several
+    have the same cells, they become one row without the name of a system.
+    """
     unique: dict[tuple[object, ...], tuple[Cell, ...]] = {}
     for name, *cells in rows:
         level = next((s for s in _LEVEL if name.text.endswith(f": {s}")), "")
@@ -146,5 +161,5 @@ def once(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
 
 
 def _quoted(text: str) -> Cell:
-    """Returns a paper's value with the paper's digits."""
+    """Returns a cell with a paper's value in the paper's digits; empty for "-"."""
     return Cell(NONE if text == "-" else text.replace("/", " / ").replace("+", " + "))

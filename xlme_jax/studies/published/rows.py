@@ -31,7 +31,7 @@ class Row:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Returns the numbers of each column; () if there are none."""
+        """Returns the numbers of each cell; () for a cell without a value."""
         return tuple(map(_cell, self.texts))
 
 
@@ -43,21 +43,31 @@ class PaperTable:
     rows: tuple[Row, ...]
 
     def value(self, model: str, column: str, source: str = "") -> Cell:
-        """Returns a cell by the names of its row and column."""
+        """Returns the cell of a row and a column.
+
+        Args:
+          model: name of the model.
+          column: name of the column.
+          source: beginning of the row's source, if several rows have this model; the first counts.
+        """
         row = next(r for r in self.rows if r.model == model and r.source.startswith(source))
         return row.cells[self.columns.index(column)]
 
     def only(self, *models: str) -> "PaperTable":
-        """Returns the table with some of its rows, in the given order."""
+        """Returns a table with the rows of the given models only, in the given order."""
         named = {row.model: row for row in self.rows}
         return PaperTable(self.columns, tuple(named[model] for model in models))
 
     def without(self, mark: str) -> "PaperTable":
-        """Returns the table without the rows whose names contain a text."""
+        """Returns a table without the rows whose names of models contain `mark`."""
         return PaperTable(self.columns, tuple(row for row in self.rows if mark not in row.model))
 
     def __add__(self, other: "PaperTable") -> "PaperTable":
-        """Returns the rows of both tables, which have the same columns."""
+        """Returns a table with the rows of both tables.
+
+        Raises:
+          ValueError: the tables have different columns.
+        """
         if self.columns != other.columns:
             raise ValueError(f"columns differ: {self.columns} and {other.columns}")
         return PaperTable(self.columns, self.rows + other.rows)
@@ -69,6 +79,7 @@ def _cell(text: str) -> Cell:
 
 
 def _number(text: str) -> float:
+    """Returns the number of a text such as "71.9", "9.6e21", "110k", "279M" or "2.2B"."""
     parts = _NUMBER.fullmatch(text)
     if not parts:
         raise ValueError(f"{text!r} is no number; write digits, 9.6e21, 110k, 279M or 2.2B.")
@@ -84,14 +95,14 @@ def records(path: Path) -> list[dict[str, str]]:
 
 
 def header(path: Path) -> dict[str, str]:
-    """Returns {key: value} of the comments that a file begins with."""
+    """Returns {key: value} of the lines "# KEY: VALUE" of a TSV file."""
     lines = path.read_text(encoding="utf-8").splitlines()
     comments = (line.removeprefix("# ") for line in lines if line.startswith("# "))
     return {key: value for key, _, value in (line.partition(": ") for line in comments)}
 
 
 def read(path: Path) -> PaperTable:
-    """Returns the table of a file.
+    """Returns the table of a TSV file of this folder (see the module's docstring).
 
     Raises:
       ValueError: a row has more or fewer cells than there are columns.
@@ -107,7 +118,7 @@ def read(path: Path) -> PaperTable:
 
 
 def _tables(paper: str) -> Mapping[str, PaperTable]:
-    """Returns {file's stem: table} of a paper's folder."""
+    """Returns {name of a file without suffix: its table} of a paper's folder."""
     files = sorted((Path(__file__).parent / paper).glob("*.tsv"))
     return {file.stem: read(file) for file in files}
 
