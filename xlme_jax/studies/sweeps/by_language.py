@@ -11,15 +11,16 @@ from xlme_jax.studies.sweeps.grids import BY_LANGUAGE, PointResult
 
 
 def write(each: Mapping[str, PointResult], output: Path, command: str) -> None:
-    """Writes OUTPUT/by_language/seed_K: in each language, the results of the point it selected.
+    """Writes OUTPUT/by_language/seed_K with the results of each language at its selected point.
 
     Args:
-      each: {language: its point}; all runs are evaluated.
+      each: {language: the point that it selected}; all runs of these points have been evaluated.
       output: folder of the sweep.
       command: command line of the sweep.
 
     Raises:
-      ResultsError: a run has no results, several of them, or none in a language.
+      ResultsError: a run has no results, several results files, or no results in a language that
+        selected its point.
     """
     for seed in range(len(next(iter(each.values())).runs)):
         tasks: dict[str, list[Outcome]] = {}

@@ -1,4 +1,4 @@
-"""Sweeps along a pre-training run: each of its checkpoints is a point, from which runs start."""
+"""Sweeps along a pre-training run: each checkpoint is a point, whose runs start from it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ def points(run: Path) -> list[Point]:
     """Returns a point for each checkpoint of a run.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: the run has no checkpoint.
     """
     steps = sorted(saved_steps(run / FOLDER))
     if not steps:
@@ -34,7 +34,7 @@ def draw(results: Sequence[PointResult], config: SweepConfig, output: Path) -> N
 
     Args:
       results: results of `points(config.along)`; only finished runs count.
-      config: the sweep; its metrics are drawn.
+      config: the sweep; the metrics of its tables are drawn.
       output: folder of the sweep.
     """
     metrics = metrics_of(config)

@@ -97,7 +97,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     """Parses "i/n", share i of n; i is from 0 to n - 1.
 
     Raises:
-      ConfigError: there is no such share.
+      ConfigError: the text has another form, or i is not below n.
     """
     match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
     if not match or not int(match[1]) < int(match[2]):
@@ -109,12 +109,20 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def shares(num_points: int, seeds: int, count: int) -> list[int]:
-    """Returns the number of the share of each run, ordered by seed and then by point.
+    """Deals the runs of a sweep out to shares.
 
     Any two shares differ by at most one run: over the whole sweep, per point and per seed.
+
+    Args:
+      num_points: points of the grid.
+      seeds: runs of each point.
+      count: number of shares.
+
+    Returns:
+      The share of each run, from 0 to count - 1; runs are ordered by seed and then by point.
     """
-    # Runs are dealt out in turn. After some seeds a point would get the same shares again; from
-    # there on they are shifted by one.
+    # Runs are dealt out in turn. After `period` seeds a point would get the same shares again, so
+    # the shares of all later runs are shifted by one.
     period = count // math.gcd(num_points, count)
     return [
         (seed * num_points + point + seed // period) % count
@@ -164,10 +172,11 @@ def is_finished(folder: Path, train_steps: int | None) -> bool:
 
 
 def figures(folder: Path) -> dict[str, float]:
-    """Returns a value of each metric of a run, without non-finite values.
+    """Returns {metric: value that counts for the sweep} of a run, without non-finite values.
 
-    It is the last one; if the run keeps its best checkpoints (`training.best`), that of the best
-    checkpoint, for each metric that has one of its own, and for the others that of the first.
+    The value is the last logged one, unless the run keeps its best checkpoints (`training.best`):
+    then a metric that selects a checkpoint has its value at that checkpoint, and any other metric
+    its value at the first of these checkpoints, or the last value if it was not logged there.
     """
     curves = read_metrics(folder)
     values = {name: curve[-1][1] for name, curve in curves.items()}
@@ -199,10 +208,17 @@ class PointResult:
 
 
 def best(results: Sequence[PointResult], metric: str, minimize: bool) -> PointResult | None:
-    """Returns the point with the best mean over its seeds; the first one if tied.
+    """Returns the point with the best mean of a metric over its seeds; the first one if tied.
 
     Points with a failed run are excluded, because their mean would only cover the successful seeds.
-    Returns None while any run is open.
+
+    Args:
+      results: all points with their runs.
+      metric: the metric that selects; "" selects no point.
+      minimize: whether lower values are better.
+
+    Returns:
+      The best point; None while any run is open, or if no point has the metric for all seeds.
     """
     is_open = any(run.status == OPEN for result in results for run in result.runs)
     if not metric or is_open:
@@ -217,9 +233,9 @@ def best(results: Sequence[PointResult], metric: str, minimize: bool) -> PointRe
 def best_by_language(
     results: Sequence[PointResult], config: SweepConfig
 ) -> dict[str, PointResult] | None:
-    """Returns the best point of each language; None if one is missing, or one is selected for all.
+    """Returns {language: `best` point by the metric of the language}.
 
-    See `best`.
+    None if a language has no best point yet, or if the sweep has no metrics by language.
     """
     selected = {
         language: point
@@ -230,7 +246,10 @@ def best_by_language(
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Returns mean, sample standard deviation (None for fewer than two values) and n."""
+    """Returns the mean (None without values), the sample standard deviation and n.
+
+    The deviation is None for fewer than two values.
+    """
     return {
         "mean": float(np.mean(values)) if values else None,
         "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else None,
@@ -250,7 +269,7 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
         "select": config.select or None,
         "minimize": config.minimize,
         "seeds": config.seeds,
-        # The folder whose results count.
+        # Name of the folder with the results of the selected runs.
         "best": BY_LANGUAGE if each else name,
         "along": config.along or None,
         "best_by_language": {x: winner.point.name for x, winner in each.items()} if each else None,
@@ -316,12 +335,13 @@ def to_markdown(
 
 
 def metrics_of(config: SweepConfig) -> list[str]:
-    """Returns the metrics in a sweep's tables."""
+    """Returns the metrics in a sweep's tables: those that select, then those of `show`."""
     selecting = [config.select, *config.by_language.values()]
     return list(dict.fromkeys([*filter(None, selecting), *config.show]))
 
 
 def _spread(values: Sequence[float]) -> str:
+    """Returns "mean ± standard deviation (n)", without the deviation of a single value."""
     stats = summary(values)
     if not stats["n"]:
         return "–"

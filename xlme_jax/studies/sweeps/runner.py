@@ -4,8 +4,8 @@ Several processes may work on one sweep, on machines that share only its folder.
 of its own, `.sweep.lock`, so that nothing runs twice whichever processes are started: shards,
 the same shard again, or the sweep without shards. A process that finds a run in use waits for it.
 The train command's own lock tells of runs whose sweep was killed, or that no sweep has started.
-Results are read from the runs' folders, and written under the lock of the sweep's folder: whoever
-writes last has seen everything.
+Results are read from the runs' folders, and written under the lock of the sweep's folder, so that
+the process that writes last has read the results of all others.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ _SEED = "{seed}"
 
 
 class Interrupted(Exception):
-    """The sweep is to end, because it or its process got a signal."""
+    """The sweep must end, because it or the command that it runs got a signal."""
 
 
 class Processes:
@@ -72,12 +72,17 @@ class Processes:
             raise Interrupted
 
     def _pass_on(self) -> None:
+        """Sends the signals that are not sent yet to the running command, if there is one."""
         while self._process is not None and self._unsent:
             self._process.send_signal(self._unsent.pop(0))
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Lets a signal end a block that waits for others; raises Interrupted."""
+        """Context manager for a block that waits for other processes, which a signal ends.
+
+        Raises:
+          Interrupted: a signal arrived in the block or before it.
+        """
         self._waiting = True
         try:
             if self._stopping:
@@ -91,7 +96,7 @@ class Processes:
 
         Args:
           command: program and arguments.
-          log: file to append its output to. In a bucket it is uploaded every 30 seconds.
+          log: file to which the output is appended. In a bucket it is uploaded from time to time.
           inherited: file descriptor that the command inherits; -1 for none.
 
         Returns:
@@ -140,12 +145,15 @@ class Sweep:
       output: folder for all runs.
       train_flags: flags of the train command in addition to a run's bindings; {seed} is replaced by
         the run's seed.
-      steps: bindings of a run -> its number of steps, None if it depends on the data; raises
-        ConfigError if the run cannot be started.
+      steps: function from the bindings of a run to its number of steps, None if that depends on
+        the data; raises ConfigError if the run cannot be started.
       command: command line of the sweep, for the results.
       train: the train command.
       evaluate: command to run afterwards; {model_dir} is replaced by the run's folder.
-      shard: (i, n) runs only share i of n.
+      shard: (i, n) to run only share i of n.
+
+    Raises:
+      ConfigError: a run cannot be started.
     """
 
     def __init__(
@@ -176,7 +184,11 @@ class Sweep:
         self._steps = {self._folder(*run): steps(self._bindings(*run)) for run in runs}
 
     def run(self) -> int:
-        """Runs the unfinished runs of its share; returns 0, 1 (a run failed) or EXIT_STOPPED."""
+        """Runs the unfinished runs of the share, then the evaluations.
+
+        Returns:
+          The exit code: 0, 1 if a run or an evaluation failed, or EXIT_STOPPED.
+        """
         self._output.mkdir(parents=True, exist_ok=True)
         with Processes() as processes:
             try:
@@ -197,7 +209,7 @@ class Sweep:
         return 1 if self._failed else 0
 
     def commands(self) -> list[str]:
-        """Returns a shell command for each unfinished run of its share."""
+        """Returns a shell command for each unfinished run of the share."""
         return [
             shlex.join(self._train_command(*run))
             for run in self._share
@@ -213,7 +225,14 @@ class Sweep:
         ]
 
     def _run_one(self, processes: Processes, point: Point, seed: int, what: str) -> None:
-        """Runs one run unless it is finished, here or by another process."""
+        """Runs one run unless this or another process has finished it.
+
+        Args:
+          processes: runs the train command.
+          point: point of the run.
+          seed: seed of the run.
+          what: name of the run in the log.
+        """
         folder = self._folder(point, seed)
         if self._is_finished(folder):
             _log.info("%s: already finished", what)
@@ -226,18 +245,22 @@ class Sweep:
             while not self._is_finished(folder):
                 _log.info("%s: running, see %s", what, log)
                 code = processes.run(command, log, lock)
-                # Another process may have been first; then this one was refused.
+                # The command also fails if another process, such as `train` started by hand, took
+                # the folder first; then this sweep waits for that process and looks again.
                 if not self._is_finished(folder) and not _wait_for_train(processes, folder):
                     self._failed.add(folder)
                     _log.error("%s: failed (exit code %d), see %s", what, code, log)
                     break
             else:
                 seconds = time.monotonic() - start
-                _log.info("%s: finished in %.0f s%s", what, seconds, self._said(folder))
+                _log.info("%s: finished in %.0f s%s", what, seconds, self._selection_text(folder))
         self._record()
 
-    def _said(self, folder: Path) -> str:
-        """Returns the selection metric for the log line of a finished run."""
+    def _selection_text(self, folder: Path) -> str:
+        """Returns the end of the log line of a finished run: the metric that selects.
+
+        Returns "" if the sweep does not select, and a warning if the run lacks the metric.
+        """
         figures, name = grids.figures(folder), self._config.select
         if not name:
             return ""
@@ -247,7 +270,10 @@ class Sweep:
         return f"; its log has no metric {name!r} to select by, only: {', '.join(measured)}"
 
     def _run_evaluations(self, processes: Processes, results: Sequence[PointResult]) -> None:
-        """Evaluates the runs of the selected point, or those of its share if none is selected."""
+        """Evaluates the runs of the selected points; without `select`, the runs of the share.
+
+        Points are selected by language if the sweep has a metric for each language.
+        """
         runs = [run for result in results for run in result.runs]
         unfinished = sum(run.status == grids.OPEN for run in runs)
         if unfinished:
@@ -257,7 +283,7 @@ class Sweep:
             )
         each = grids.best_by_language(results, self._config) or {}
         if self._config.select:
-            # Whoever finishes last: before, nothing is selected.
+            # No point is selected until all shards are done: the last one evaluates.
             chosen = grids.best(results, self._config.select, self._config.minimize)
             points = {
                 winner.point.name: winner for winner in (each.values() or filter(None, [chosen]))
@@ -273,7 +299,7 @@ class Sweep:
             by_language.write(each, self._output, self._command)
 
     def _evaluate_one(self, processes: Processes, folder: Path) -> None:
-        """Evaluates a run unless that is done."""
+        """Evaluates a run, unless the same command has already succeeded for it."""
         parts = shlex.split(self._evaluate or "")
         command = [part.replace("{model_dir}", str(folder)) for part in parts]
         done, log = folder / EVALUATED, folder / "evaluate.log"
@@ -289,11 +315,14 @@ class Sweep:
                 done.write_text(shlex.join(command), encoding="utf-8")
 
     def _record(self) -> list[PointResult]:
-        """Writes the current sweep.json and sweep.md; returns the results."""
-        # Others read the folders after this process has written, so that no result is lost.
+        """Reads the results of all runs, writes sweep.json and sweep.md; returns the results."""
+        # Under the lock, another process reads the folders only after this one has written, so that
+        # it does not overwrite newer results with older ones.
         with locks.hold(self._output / locks.LOCK_FILE):
             results = [
-                PointResult(point, tuple(self._look(point, s) for s in range(self._config.seeds)))
+                PointResult(
+                    point, tuple(self._sweep_run(point, s) for s in range(self._config.seeds))
+                )
                 for point in self._points
             ]
             for name, make in ((SWEEP_FILE, grids.to_json), ("sweep.md", grids.to_markdown)):
@@ -304,7 +333,8 @@ class Sweep:
     def _is_finished(self, folder: Path) -> bool:
         return grids.is_finished(folder, self._steps[folder])
 
-    def _look(self, point: Point, seed: int) -> SweepRun:
+    def _sweep_run(self, point: Point, seed: int) -> SweepRun:
+        """Returns the status and the results of a run, read from its folder."""
         folder = self._folder(point, seed)
         if folder in self._finished:  # Cached, as there may be hundreds of runs.
             return self._finished[folder]
@@ -319,6 +349,7 @@ class Sweep:
         return self._output / point.name / f"seed_{seed}"
 
     def _bindings(self, point: Point, seed: int) -> list[str]:
+        """Returns the gin bindings of a run: those of its point, its seed and its folder."""
         values: Mapping[str, str] = {
             **point.bindings,
             "SEED": str(seed),
@@ -332,7 +363,8 @@ def _reserved(processes: Processes, folder: Path) -> Iterator[int]:
     """Locks a run for this sweep and yields the lock's file descriptor, which commands inherit.
 
     If the sweep is killed, its command continues and keeps the lock, so that the next sweep waits
-    for it. In a bucket it does not (-1); there the lock of the train command does the same.
+    for it. Locks in a bucket have no descriptor (-1), so that the command does not keep
+    them; there the next sweep waits for the lock of the train command (`_wait_for_train`).
     """
     with contextlib.ExitStack() as stack:
         with processes.waiting():
@@ -342,15 +374,15 @@ def _reserved(processes: Processes, folder: Path) -> Iterator[int]:
 
 def _wait_for_train(processes: Processes, folder: Path) -> bool:
     """Waits until no train command uses a run's folder; returns whether one did."""
-    used = False
+    was_used = False
 
     def busy() -> None:
-        nonlocal used
-        used = True
+        nonlocal was_used
+        was_used = True
         _warn(folder)
 
     with processes.waiting(), locks.hold(folder / locks.LOCK_FILE, busy):
-        return used
+        return was_used
 
 
 def _warn(folder: Path) -> None:
@@ -361,13 +393,17 @@ def _warn(folder: Path) -> None:
 
 
 def _text(path: Path) -> str | None:
+    """Returns the text of a file; None if it does not exist."""
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def checked_steps(
     files: Sequence[str], bindings: Sequence[str], evaluate: str | None = None
 ) -> Callable[[Sequence[str]], int | None]:
-    """Returns the `steps` function of `Sweep`, which loads and checks a run's configuration.
+    """Returns the `steps` argument of `Sweep`: a function that checks a run and returns its steps.
+
+    The function loads the configuration from the bindings of a run. It raises ConfigError if the
+    configuration is wrong or differs from that of an earlier start of the run.
 
     Args:
       files: gin files.
@@ -395,7 +431,10 @@ def checked_steps(
 
 
 def _changes(before: str, now: str) -> str:
-    """Returns the bindings of a run that two configurations set differently, on one line."""
+    """Returns the bindings of a run that two configurations set differently, on one line.
+
+    Returns "imports" if all bindings are equal.
+    """
     old, new = (manifest.bindings("\n\n".join(_of_run(text))) for text in (before, now))
     names = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     return "; ".join(f"{n}: {old.get(n)} there, {new.get(n)} now" for n in names) or "imports"
@@ -406,5 +445,6 @@ def _of_run(config: str) -> list[str]:
 
     Excludes the grid, which may grow, and MODEL_DIR, which can be spelled in several ways.
     """
-    placed = re.sub(r"^MODEL_DIR = (\\\n)?.*$", "", config, flags=re.MULTILINE)
-    return [block for block in placed.split("\n\n") if "# Parameters for Sweep:" not in block]
+    without_folder = re.sub(r"^MODEL_DIR = (\\\n)?.*$", "", config, flags=re.MULTILINE)
+    blocks = without_folder.split("\n\n")
+    return [block for block in blocks if "# Parameters for Sweep:" not in block]

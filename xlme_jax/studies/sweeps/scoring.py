@@ -1,4 +1,4 @@
-"""Checks what a sweep evaluates at its end before its first run: after hours it would be late."""
+"""Checks, before the first run of a sweep, that the sets that it scores at its end exist."""
 
 import shlex
 
@@ -14,14 +14,14 @@ _EVALUATE = "xlme_jax.evaluate"
 
 
 def check(command: str, config: TrainConfig) -> None:
-    """Checks that the sets that a command scores are there, in the split that it scores.
+    """Checks that the sets that a command scores exist, in the split that it scores.
 
     Args:
       command: the sweep's `--evaluate`; other programs than `xlme_jax.evaluate` are not checked.
       config: configuration of a run of the sweep.
 
     Raises:
-      ConfigError: a folder or a split is missing; names them and what there is.
+      ConfigError: a folder or a split is missing; the message names it and the splits that exist.
     """
     words = shlex.split(command)
     if _EVALUATE not in words or not isinstance(config.objective, FineTuneConfig):
@@ -35,6 +35,7 @@ def check(command: str, config: TrainConfig) -> None:
 
 
 def _check_split(name: str, split: str, data: str) -> None:
+    """Raises ConfigError if a benchmark has no folder in `data`, or the folder lacks the split."""
     try:
         folder = labelled_rows.folder_of(data, name)
         available = BENCHMARKS[name].available(folder)
