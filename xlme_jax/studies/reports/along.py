@@ -35,8 +35,8 @@ def write(run: Path, points: Sequence[PointAlong], metrics: Sequence[str], outpu
     """Writes curve.json with all scores, and curve.png with the first few metrics.
 
     Args:
-      run: MODEL_DIR, whose checkpoints have the FLOPs.
-      points: its checkpoints.
+      run: MODEL_DIR of the pre-training run, whose checkpoints record their FLOPs.
+      points: scores of its checkpoints.
       metrics: the metrics; a point may lack some.
       output: folder for the two files.
     """
@@ -56,6 +56,7 @@ def write(run: Path, points: Sequence[PointAlong], metrics: Sequence[str], outpu
 
 
 def _row(run: Path, point: PointAlong, metrics: Sequence[str]) -> dict[str, Any]:
+    """Returns a checkpoint as JSON: its step, FLOPs by each convention, and scores."""
     folder = run / FOLDER / str(point.step)
     figures = {
         name: {

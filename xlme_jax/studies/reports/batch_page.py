@@ -54,6 +54,7 @@ def _legend(batch: BatchRows) -> str:
 
 
 def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[str]:
+    """Yields the HTML of a stream: facts, metrics, tasks, and rows with their notes."""
     name = stream.stream.name
     yield f"<h2>{html.escape(visible(name))} ({stream.stream.kind})</h2>"
     yield html_page.table(("", ""), stream.facts.items())
@@ -68,13 +69,16 @@ def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[
         yield f"<h3>Row {number}{html.escape(f', labels {labels}' if labels else '')}</h3>"
         parts = stream.row(number)
         for part in parts:
-            padding = f'<p class="note">{part} padding</p>'
-            yield padding if isinstance(part, int) else _segment(part)
+            if isinstance(part, int):
+                yield f'<p class="note">{part} padding</p>'
+            else:
+                yield _segment(part)
         if notes := batch_rows.notes(parts):
             yield html_page.table(*notes)
 
 
 def _segment(segment: Segment) -> str:
+    """Returns the HTML of a segment, and of the predictions of tokens without masks."""
     heading = html.escape(f"{segment.number} {segment.label}")
     direction = directions.direction("".join(t.text for t in segment.tokens if not t.is_special))
     text = "".join(map(_run, segment.runs))
@@ -96,7 +100,7 @@ def _segment(segment: Segment) -> str:
 
 
 def _run(tokens: Sequence[Token]) -> str:
-    """Returns a run of text in a direction of its own, or special tokens."""
+    """Returns the HTML of a run, isolated from the direction of the text around it."""
     inner = "".join(map(_token, tokens))
     if tokens[0].is_special:
         return f' <bdi class="special">{inner}</bdi> '
@@ -110,8 +114,14 @@ def _token(token: Token) -> str:
 
 
 def marked(text: str, kind: str) -> str:
-    """Returns escaped text, highlighted if it has a kind; a space before a word is not."""
+    """Returns the escaped text of a token, highlighted except for the spaces before it.
+
+    Args:
+      text: the text; a text of spaces alone is highlighted as "▁".
+      kind: class of the highlight; "" for none.
+    """
     word = text.lstrip(" ")
     space = text[: len(text) - len(word)]
-    marked = f'<mark class="{kind}">{html.escape(word or "▁")}</mark>'
-    return space + (marked if kind else html.escape(word))
+    if not kind:
+        return space + html.escape(word)
+    return f'{space}<mark class="{kind}">{html.escape(word or "▁")}</mark>'

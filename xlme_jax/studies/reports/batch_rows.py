@@ -1,4 +1,4 @@
-"""A training batch as text: its rows, segments and tokens, and what was predicted of each."""
+"""A training batch as text: its rows, segments and tokens, and their predictions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class PredictedToken:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a discriminator says of a token.
+    """The verdict of a discriminator on a token.
 
     Attributes:
-      piece: the token that it reads.
-      is_replaced: whether that is not the original.
-      probability: the probability that it calls the token replaced.
+      piece: the token that the discriminator reads.
+      is_replaced: whether that token differs from the original.
+      probability: the discriminator's probability that the token was replaced.
     """
 
     piece: str
@@ -50,12 +50,12 @@ class Verdict:
 
     @property
     def is_called(self) -> bool:
-        """Whether it calls the token replaced."""
+        """Whether the discriminator calls the token replaced."""
         return self.probability > 0.5
 
     @property
     def kind(self) -> str:
-        """Whether it is right: "found", "missed", "false alarm", or "original"."""
+        """Kind of the verdict: "found", "missed", "false alarm" or "original"."""
         if self.is_replaced:
             return "found" if self.is_called else "missed"
         return "false alarm" if self.is_called else "original"
@@ -68,11 +68,11 @@ class Token:
     Attributes:
       column: its column in the row.
       piece: the original, as the vocabulary spells it ("▁" begins a word).
-      read: what the model reads in its place.
-      is_special: whether it is `<s>`, `</s>` or `<unk>`.
+      read: the token that the model reads in its place.
+      is_special: whether it is `<s>`, `<pad>`, `</s>` or `<unk>`.
       is_masked: whether it was chosen to be predicted.
-      predictions: by the name of what predicts.
-      verdict: of the discriminator; None without one.
+      predictions: {name of what predicts: the predicted token}.
+      verdict: the verdict of the discriminator; None without a discriminator.
     """
 
     column: int
@@ -90,7 +90,12 @@ class Token:
 
     @property
     def marked(self) -> str:
-        """The text, with what it became if it is masked: "[x]", "[x>y]" for y, "[x=]" for x."""
+        """The text with the marks of a terminal.
+
+        "[x]" is a masked x, "[x>y]" an x that the model reads as y, and "[x=]" an x that was chosen
+        to be predicted and is read as it is. "x?" is an original that a discriminator calls
+        replaced.
+        """
         word = self.text.lstrip(" ")
         space = self.text[: len(self.text) - len(word)]
         word = word or "▁"
@@ -121,14 +126,17 @@ class Segment:
 
     @property
     def runs(self) -> list[tuple[Token, ...]]:
-        """The tokens by runs of text, and between them runs of special tokens."""
+        """Consecutive tokens that are either all text or all special tokens."""
         return [
             tuple(run) for _, run in itertools.groupby(self.tokens, lambda token: token.is_special)
         ]
 
     @property
     def unmasked_predictions(self) -> dict[str, list[tuple[Token, PredictedToken]]]:
-        """{predictor: predicted tokens that are not masked}, such as those of a translation."""
+        """{name of what predicts: (token, its prediction) of tokens that are not masked}.
+
+        The tokens of a translation are predicted without a mask.
+        """
         predictions: dict[str, list[tuple[Token, PredictedToken]]] = {}
         for token in self.tokens:
             for name, prediction in token.predictions.items():
@@ -144,11 +152,11 @@ class StreamRows:
     Attributes:
       stream: its configuration.
       arrays: the batch, as training reads it: int32[B, L] "tokens", "segment_ids", ...
-      languages: one language, or both, of each task that the stream samples.
-      shares: the share of the draws of each task.
+      languages: {task: its language, or both}, also for tasks of other streams.
+      shares: {task that the stream samples: its share of the draws}.
       drawn: the task of each draw, in order (`BatchIterator.drawn`).
       reading: masked rows and predictions; None if the system shows none.
-      pieces: token id -> piece.
+      pieces: function from a token id to its piece.
     """
 
     stream: Stream
@@ -161,7 +169,7 @@ class StreamRows:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Counts of rows, tokens and masks, by their name."""
+        """{name: count} of rows, padding and segments, and of masked and replaced tokens."""
         tokens, segments = self.arrays["tokens"], self.arrays["segment_ids"]
         real = max(int((segments > 0).sum()), 1)
         counts = {
@@ -179,12 +187,12 @@ class StreamRows:
 
     @property
     def is_judged(self) -> bool:
-        """Whether a discriminator says something of its tokens."""
+        """Whether a discriminator judges the tokens."""
         return self.reading is not None and self.reading.detection is not None
 
     @property
     def is_continued(self) -> bool:
-        """Whether tokens are predicted that are not masked, as those of translations."""
+        """Whether tokens that are not masked are predicted, such as those of translations."""
         reading = self.reading
         return reading is not None and any(
             bool((guess.is_predicted & ~reading.is_masked).any())
@@ -192,13 +200,16 @@ class StreamRows:
         )
 
     def draws(self) -> list[tuple[str, float, float, int]]:
-        """Returns (task, its share of the draws, that in this batch, number), largest first."""
+        """Returns (task, share of all draws, share in this batch, draws in this batch).
+
+        The tasks with the largest share of all draws come first.
+        """
         counts, total = Counter(self.drawn), max(len(self.drawn), 1)
         rows = [(n, share, counts[n] / total, counts[n]) for n, share in self.shares.items()]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
     def row(self, number: int) -> list[Segment | int]:
-        """Returns the segments of a row, and between them numbers of padding tokens."""
+        """Returns the segments of a row in order, and the length of each run of padding."""
         parts: list[Segment | int] = []
         column = 0
         for segment, run in itertools.groupby(self.arrays["segment_ids"][number].tolist()):
@@ -213,7 +224,7 @@ class StreamRows:
         return parts
 
     def labels(self, number: int) -> str:
-        """Returns the labels of a row of a labelled stream; empty for others."""
+        """Returns the labels of a row, separated by commas; empty if the stream has no labels."""
         if "labels" not in self.arrays:
             return ""
         values = self.arrays["labels"][number]
@@ -237,6 +248,7 @@ class StreamRows:
         return Token(column, *pieces, special, masked, predictions, verdict)
 
     def _predictions(self, row: int, column: int) -> Iterator[tuple[str, PredictedToken]]:
+        """Yields (name of what predicts, predicted token) of the predictions of a token."""
         for name, guess in self.reading.guesses.items() if self.reading is not None else ():
             if guess.is_predicted[row, column]:
                 piece = self._piece(int(guess.tokens[row, column]))
@@ -247,13 +259,20 @@ class StreamRows:
         return visible(self.pieces(token))
 
     def _label(self, row: int, segment: int, column: int) -> str:
-        """Returns task and language of a segment."""
+        """Returns task and language of a segment.
+
+        Args:
+          row: number of the row.
+          segment: segment id.
+          column: first column of the segment.
+        """
         names = self._tasks_of(row, segment)
         task = visible(" + ".join(names))
         pairs = self.stream if isinstance(self.stream, PairStream) else None
         if pairs is not None and isinstance(pairs.layout, Translations):
             number = int(self.arrays["languages"][row, column])
             return f"{task}: {visible(pairs.layout.languages[number - 1])}"
+        # Segment ids are from 1, and the sides of a pair take turns.
         side, is_side = 1 - segment % 2, pairs is not None and pairs.layout.segments == 2
         if pairs is not None and is_side and not pairs.flip and pairs.layout.pairs_per_item == 1:
             return f"{task}: {visible(self.languages[names[0]][side])}"
@@ -267,6 +286,7 @@ class StreamRows:
         """Returns the tasks of a segment's draws: two if two pairs were mixed."""
         if not isinstance(self.stream, PairStream):
             return [self.drawn[row]]
+        # `drawn` has the draws of all items, row by row: the items of earlier rows come first.
         sides, each = self.stream.layout.segments, self.stream.layout.pairs_per_item
         last = self.arrays["segment_ids"][:row].max(axis=1, initial=0)
         item = int((last // sides).sum()) + (segment - 1) // sides
@@ -291,24 +311,31 @@ class BatchRows:
 
 
 def notes(row: Sequence[Segment | int]) -> tuple[list[str], list[list[str]]] | None:
-    """Returns what was predicted of a row as a table: its headings and its lines.
+    """Returns a table of the tokens of a row that are masked or called replaced.
 
-    It has the tokens that are masked, or called replaced; None if nothing was predicted of them.
+    Args:
+      row: segments and numbers of padding tokens, as `StreamRows.row` returns them.
+
+    Returns:
+      The headings and the rows of the table; None if these tokens have neither predictions nor
+      verdicts.
     """
     tokens = [token for part in row if not isinstance(part, int) for token in part.tokens]
     noted = [token for token in tokens if token.is_masked or token.is_called]
     names = list(dict.fromkeys(name for token in noted for name in token.predictions))
-    judged = any(token.verdict is not None for token in noted)
-    if not (names or judged):
+    is_judged = any(token.verdict is not None for token in noted)
+    if not (names or is_judged):
         return None
     head = ["column", "original", "read"]
     for name in names:
         head += [name, "probability", "of original"]
-    head += ["detector reads", "replaced", ""] if judged else []
+    if is_judged:
+        head += ["detector reads", "replaced", ""]
     return head, [_noted(token, names) for token in noted]
 
 
 def _noted(token: Token, names: Sequence[str]) -> list[str]:
+    """Returns the cells of a token in the table of `notes`."""
     cells = [str(token.column), token.piece, token.read]
     for name in names:
         prediction = token.predictions.get(name)
@@ -327,7 +354,15 @@ def stream_rows(
     arrays: Mapping[str, Mapping[str, np.ndarray]],
     readings: Mapping[str, Reading],
 ) -> tuple[StreamRows, ...]:
-    """Returns the rows of the last batch of `batches`, as arrays, with what is read of them."""
+    """Returns the rows of each stream in the last batch of an iterator.
+
+    Args:
+      dataset: the prepared data.
+      streams: the streams.
+      batches: the iterator.
+      arrays: {stream: its part of the batch}.
+      readings: {stream: its masked rows and predictions}; may lack streams.
+    """
     pieces, shares, drawn = _pieces(dataset), batches.shares(), batches.drawn()
     languages = {t.name: t.languages for t in dataset.tasks if t.split == "train"}
     return tuple(
@@ -345,7 +380,10 @@ def stream_rows(
 
 
 def _pieces(dataset: PreparedDataset) -> Callable[[int], str]:
-    """Returns the function from token ids to pieces: numbers if the vocabulary has none."""
+    """Returns the function from a token id to its piece.
+
+    If the vocabulary cannot be loaded, the piece is "▁" and the id, or the name of a special token.
+    """
     try:
         return Vocabulary.load(dataset.vocabulary_path).id_to_piece
     except VocabularyError:

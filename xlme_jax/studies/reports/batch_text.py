@@ -1,4 +1,4 @@
-"""A training batch in a terminal, in colours if wanted."""
+"""A training batch as text for a terminal, with or without colours."""
 
 import os
 import sys
@@ -12,7 +12,6 @@ from xlme_jax.studies.reports.visible_text import visible
 
 # Most tasks in the table of a stream.
 TASKS = 20
-# The first strong character between these sets the direction of the text, and of no other.
 _RESET = "\x1b[0m"
 _STYLES = {
     "heading": "\x1b[1m",
@@ -52,8 +51,10 @@ def render(batch: BatchRows, rows: int | None = 4, colors: bool = False) -> str:
 def _legend(batch: BatchRows) -> str:
     """Returns the meaning of the marks that the batch may have."""
     parts = [_OF_MASKS]
-    parts += [_OF_VERDICTS] if any(stream.is_judged for stream in batch.streams) else []
-    parts += [_OF_NEXT_TOKENS] if any(stream.is_continued for stream in batch.streams) else []
+    if any(stream.is_judged for stream in batch.streams):
+        parts.append(_OF_VERDICTS)
+    if any(stream.is_continued for stream in batch.streams):
+        parts.append(_OF_NEXT_TOKENS)
     return " ".join(parts)
 
 
@@ -64,6 +65,7 @@ class _Painter:
         self._colors = colors
 
     def paint(self, text: str, style: str) -> str:
+        """Returns a text in a style of `_STYLES`; unchanged without colours or such a style."""
         if not self._colors or style not in _STYLES:
             return text
         return f"{_STYLES[style]}{text}{_RESET}"
@@ -71,6 +73,13 @@ class _Painter:
     def stream(
         self, stream: StreamRows, metrics: Mapping[str, float], rows: int | None
     ) -> Iterator[str]:
+        """Yields the lines of a stream: facts, metrics, tasks, and rows with their notes.
+
+        Args:
+          stream: the stream.
+          metrics: the metrics of the step, of all streams.
+          rows: most rows; None for all.
+        """
         name = stream.stream.name
         facts = ", ".join(f"{key}: {value}" for key, value in stream.facts.items())
         yield f"{self.paint(visible(name), 'heading')} ({stream.stream.kind}): {facts}"
@@ -97,6 +106,7 @@ class _Painter:
                 yield from _table(*notes, "      ")
 
     def _segment(self, segment: Segment) -> Iterator[str]:
+        """Yields the line of a segment, and one for each predictor of tokens without masks."""
         text = " ".join(map(self._run, segment.runs))
         yield f"    {segment.number} {segment.label}: {text}"
         for name, predictions in segment.unmasked_predictions.items():
@@ -123,7 +133,10 @@ class _Painter:
 
 
 def draws(stream: StreamRows) -> list[list[str]]:
-    """Returns the rows of a table of the tasks drawn most often, with their weights."""
+    """Returns the rows of a table of tasks: name, weight, share in this batch, draws.
+
+    The `TASKS` tasks with the largest weights are listed, the others are summed up in a last row.
+    """
     tasks = stream.draws()
     rows = [
         [visible(task), f"{share:.2%}", f"{drawn:.2%}", str(count)]

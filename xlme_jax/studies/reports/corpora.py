@@ -1,4 +1,4 @@
-"""What raw text contains, as `prepare --inspect` measures it: a table, a file, a picture."""
+"""Reports of the raw text that `prepare --inspect` measures: a table, a file, a picture."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def write(folder: Path, contents: Sequence[Content]) -> None:
 
 
 def summary(contents: Sequence[Content]) -> str:
-    """Returns a text table with a row for each task, and one of skipped texts where there are any.
+    """Returns a text table with a row for each task, and a line for each task with skipped texts.
 
     Columns: task, language families, files, their size, documents or pairs ("+": only this many
-    were read), lines of documents, characters per line, duplicates among the lines or pairs, and
-    where they were asked for, tokens per character, texts identified as another language, and
+    were read), lines of documents, characters per line, and duplicates among the lines or pairs.
+    Measured on request only: tokens per character, texts identified as another language, and
     evaluation texts that occur.
     """
     titles = ["task", "family", "files", "MB", "texts", "lines", "chars/line", "duplicates"]
@@ -62,6 +62,7 @@ def _cells(content: Content) -> dict[str, str]:
     """Returns {title: cell} of a task's row."""
 
     def both(field: str, form: str) -> str:
+        """Returns a measure of each side, separated by a slash."""
         values = [getattr(side, field) for side in content.sides]
         return "/".join(_NONE if value is None else format(value, form) for value in values)
 
@@ -82,6 +83,7 @@ def _cells(content: Content) -> dict[str, str]:
 
 
 def _evaluation(content: Content) -> str:
+    """Returns the number of evaluation texts that occur, and of files that could not be read."""
     return f"{content.evaluation:,}" + (
         f" ({content.unread:,} files unread)" if content.unread else ""
     )
@@ -105,6 +107,7 @@ def table(contents: Sequence[Content]) -> str:
 
 
 def _text(value: object) -> str:
+    """Returns a value as text: empty for None, six significant digits for a float."""
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -125,6 +128,7 @@ class _Language:
 
 
 def _languages(contents: Sequence[Content]) -> dict[str, _Language]:
+    """Returns {language: sums over the tasks that have it}; pairs count for both languages."""
     languages: dict[str, _Language] = {}
     for content in contents:
         for side in content.sides:
@@ -143,7 +147,7 @@ def _languages(contents: Sequence[Content]) -> dict[str, _Language]:
 def draw(contents: Sequence[Content]) -> bytes:
     """Draws the text, duplicates and tokens of each language, by family; returns a PNG.
 
-    Shows the `_DRAWN` languages with the most text.
+    Draws at most `_DRAWN` languages, those with the most pairs and characters.
     """
     from matplotlib.ticker import NullFormatter
 

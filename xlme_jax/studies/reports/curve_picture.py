@@ -40,7 +40,11 @@ def draw(plots: Sequence[Plot], title: str = "") -> bytes:
 
 
 def draw_readouts(curves: Curves) -> bytes | None:
-    """Draws the probe's last accuracies over layers and readouts; returns a PNG, or None."""
+    """Draws the probe's last accuracies over layers and readouts.
+
+    Returns:
+      A PNG file; None if the curves have no finite accuracies of readouts.
+    """
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
     for name, curve in curves.items():
         match = _READOUT_METRIC.fullmatch(name)
@@ -115,7 +119,11 @@ def _draw_line(axis: "Axes", line: CurveLine, smooth: bool) -> None:
 
 
 def _tick_label(value: float, position: float | None = None) -> str:
-    """Formats a tick; matplotlib's own offsets ("1e-5" on top) would cover the line above."""
+    """Returns the label of a tick.
+
+    Replaces matplotlib's labels, whose common factor ("1e-5" above the axis) would cover the text
+    there.
+    """
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
 

@@ -1,4 +1,4 @@
-"""What plots of a run show: the panels of its system and what all runs have, as plain data.
+"""The plots of a run as plain data: those of its system's panels, and those of all runs.
 
 `curve_picture` draws these plots as a PNG, `explore` as part of a page.
 """
@@ -25,7 +25,9 @@ FEW = 40
 
 
 def with_derived(curves: Curves, diagnostics: Diagnostics) -> Curves:
-    """Adds the derived metrics of a system that the run has not logged.
+    """Returns curves with the derived metrics of a system that the run has not logged.
+
+    Curves without points are left out.
 
     Args:
       curves: {metric: [(step, value), ...]}, as `read_metrics` returns them.
@@ -53,7 +55,7 @@ def with_derived(curves: Curves, diagnostics: Diagnostics) -> Curves:
 
 
 def streams(curves: Mapping[str, Curve], diagnostics: Diagnostics) -> list[str]:
-    """Returns the names of the streams, monolingual before bitext before others."""
+    """Returns the names of the streams: "monolingual", "bitext", then the others by name."""
     suffixes = tuple(f"/{metric}" for panel in diagnostics.panels for metric, _, _ in panel.lines)
     names = {
         name.removeprefix(f"{HELD_OUT}/").rpartition("/")[0]
@@ -123,7 +125,13 @@ def _lines(styles: Sequence[_Style], curves: Curves) -> tuple[CurveLine, ...]:
 
 
 def _system_plot(panel: Panel, colors: Mapping[str, str], curves: Curves) -> Plot:
-    """Returns the plot of a system's panel, with lines for each stream: {stream: colour}."""
+    """Returns the plot of a panel, with lines for each stream in training and on held-out text.
+
+    Args:
+      panel: a panel of the system.
+      colors: {stream: colour}.
+      curves: the metrics of the run.
+    """
     trained = [
         (f"{stream}/{metric}", f"{stream}{suffix}", color, style)
         for stream, color in colors.items()
@@ -140,7 +148,7 @@ def _system_plot(panel: Panel, colors: Mapping[str, str], curves: Curves) -> Plo
 
 
 def _probe_styles(curves: Curves) -> list[_Style]:
-    """Returns styles of mean retrieval, both baselines, and language pairs if there are few."""
+    """Returns the styles of mean retrieval, of its baselines, and of language pairs (if few)."""
     return [
         ("probe/retrieval_accuracy", "this run", PROBE_COLOR, "-"),
         *_pair_styles(curves, "probe/retrieval_accuracy/"),
@@ -150,7 +158,7 @@ def _probe_styles(curves: Curves) -> list[_Style]:
 
 
 def _translation_styles(curves: Curves) -> list[_Style]:
-    """Returns styles of the mean BLEU, its baseline, and directions if there are few."""
+    """Returns the styles of the mean BLEU, of its baseline, and of directions (if few)."""
     return [
         (f"{TRANSLATION}bleu/{MEAN}", "this run, mean", PROBE_COLOR, "-"),
         *_pair_styles(curves, f"{TRANSLATION}bleu/"),
@@ -159,7 +167,7 @@ def _translation_styles(curves: Curves) -> list[_Style]:
 
 
 def _pair_styles(curves: Curves, prefix: str) -> list[_Style]:
-    """Returns a style for each language pair of a metric, none if there are many, or only one."""
+    """Returns a style for each language pair of a metric; [] for one pair, or for many pairs."""
     pairs = sorted(n for n in curves if n.startswith(prefix) and n != f"{prefix}{MEAN}")
     if not 2 <= len(pairs) <= len(_PAIR_COLORS):
         return []
@@ -191,7 +199,7 @@ _COMMON = {
 
 
 def plots(curves: Curves, diagnostics: Diagnostics) -> list[Plot]:
-    """Returns the plots of a run that have data, or an empty one of the loss.
+    """Returns the plots of a run that have data; without any, an empty plot of the loss.
 
     Args:
       curves: {metric: [(step, value), ...]}, as `with_derived` returns them.
@@ -226,6 +234,7 @@ def plots(curves: Curves, diagnostics: Diagnostics) -> list[Plot]:
 
 
 def _with_line(plot: Plot, metric: str, label: str, curves: Curves) -> Plot:
+    """Returns a plot with the line of one metric; without lines if the run lacks the metric."""
     return dataclasses.replace(plot, lines=_lines([(metric, label, NEUTRAL, "-")], curves))
 
 
@@ -235,18 +244,21 @@ def finite(points: Iterable[tuple[int, float]]) -> Curve:
 
 
 def last_tenth(points: Curve) -> list[float]:
-    """Returns the last tenth of the finite values, at least one; [] if there are none."""
+    """Returns the last tenth of the finite values, at least one value; [] if none is finite."""
     values = [value for _, value in finite(points)]
     return values[-max(len(values) // 10, 1) :]
 
 
 def final_value(points: Curve) -> float:
-    """Returns the mean of `last_tenth`; NaN if that is empty."""
+    """Returns the mean of `last_tenth`; NaN if no value is finite."""
     values = last_tenth(points)
     return sum(values) / len(values) if values else math.nan
 
 
 def thinned(points: Curve, most: int) -> Curve:
-    """Keeps every k-th point of curves with more than `most`, and the last."""
+    """Returns every k-th point and the last one of a curve with more than `most` points.
+
+    A shorter curve is returned as it is. The result may have one point more than `most`.
+    """
     stride = -(-len(points) // most)
     return [*points[:-1:stride], points[-1]] if stride > 1 else points

@@ -1,4 +1,4 @@
-"""In which direction a text is written."""
+"""The direction in which a text is written."""
 
 import unicodedata
 from typing import Literal
@@ -12,11 +12,14 @@ def is_right_to_left(text: str) -> bool:
 
 
 def direction(text: str) -> Literal["ltr", "rtl"]:
-    """Returns the direction of the first character that has one."""
+    """Returns the direction of the first character that has one; "ltr" if none has."""
     kinds = map(unicodedata.bidirectional, text)
     return "rtl" if next((k for k in kinds if k in ("L", "R", "AL")), "L") != "L" else "ltr"
 
 
 def isolated(text: str) -> str:
-    """Keeps text that is written from right to left from reordering what is around it."""
+    """Returns a text that does not reorder the text around it.
+
+    Text with letters that are written from right to left is put between isolate characters.
+    """
     return f"{_ISOLATE}{text}{_END}" if is_right_to_left(text) else text

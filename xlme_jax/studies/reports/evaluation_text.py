@@ -1,4 +1,4 @@
-"""What `evaluate` prints: retrieval by layer and readout as tables, other figures as a list."""
+"""The text that `evaluate` prints: retrieval by layer and readout as tables, the rest as lists."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,7 +16,7 @@ def to_text(outcomes: Sequence[Outcome], layer: int | None = None) -> str:
 
     Args:
       outcomes: an outcome of each task, as `runs.evaluating.evaluate` returns them.
-      layer: the layer that was asked for; None if held-out lines select it.
+      layer: the layer that the user asked for; None if held-out translations select it.
     """
     results = [result for outcome in outcomes for result in outcome.results]
     layers = held_out_retrieval.choose_layers(results, layer)
@@ -33,12 +33,13 @@ def to_text(outcomes: Sequence[Outcome], layer: int | None = None) -> str:
 
 
 def _list(outcome: Outcome) -> list[str]:
+    """Returns the lines of a table of an outcome's headline figures."""
     rows = [[name, f"{value:.4f}"] for name, value in outcome.headline.items()]
     return aligned(rows)
 
 
 def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -> Iterator[str]:
-    """Yields what the figures are, and a table for each encoder."""
+    """Yields the lines of a task of retrieval: an explanation, and a table for each encoder."""
     headline = outcome.headline
     yield (
         f"{task}: accuracy@1 of finding a text's translation, mean over languages and directions; "

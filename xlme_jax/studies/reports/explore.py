@@ -1,6 +1,6 @@
 """Curves to explore in a browser: Bokeh draws, zooms and shows values; a script smooths them.
 
-Titles and legends are HTML, so that they wrap on a phone and text of data is never anything else.
+Titles and legends are HTML, so that they wrap on a phone and text of data is always escaped.
 The page holds BokehJS, about 1 MB, and the points, so it needs no network.
 """
 
@@ -47,7 +47,7 @@ class Explorable(NamedTuple):
 
     Attributes:
       body: HTML.
-      scripts: for `html_page.page`.
+      scripts: JavaScript, the `scripts` of `html_page.page`.
     """
 
     body: str
@@ -55,7 +55,7 @@ class Explorable(NamedTuple):
 
 
 def explorable(plots: Sequence[Plot], drawn: bytes) -> Explorable:
-    """Returns plots to explore.
+    """Returns the part of a page in which plots can be explored.
 
     Args:
       plots: what to show, at least one.
@@ -66,7 +66,7 @@ def explorable(plots: Sequence[Plot], drawn: bytes) -> Explorable:
     figures = [_figure(number, plot) for number, plot in enumerate(plots)]
     items = [_item(number, plot) for number, plot in enumerate(plots)]
     longest = max((len(line.points) for line in lines), default=0)
-    # "<" would end the element, and nothing else would.
+    # In a script element, only "</script" or "<!--" could end or break it, so "<" is escaped.
     data = json.dumps(items, allow_nan=False).replace("<", "\\u003c")
     body = "\n".join(
         [
@@ -80,7 +80,11 @@ def explorable(plots: Sequence[Plot], drawn: bytes) -> Explorable:
 
 
 def _bar(weight: float) -> str:
-    """Returns the controls, which the script shows."""
+    """Returns the controls of the plots; hidden until the script shows them.
+
+    Args:
+      weight: initial weight of the smoothing, from 0 to 0.99.
+    """
     return (
         '<div class="bar" id="bar" hidden><label>Smoothing <input type="range" id="smoothing" '
         f'min="0" max="0.99" step="0.01" value="{weight}"><output>{weight}</output></label>'
@@ -90,7 +94,7 @@ def _bar(weight: float) -> str:
 
 
 def _figure(number: int, plot: Plot) -> str:
-    """Returns the title of a plot, the place of its axes, and its legend."""
+    """Returns the HTML of a plot: its title, an empty element for its axes, and its legend."""
     unit = f"{plot.unit}; " if plot.unit else ""
     return (
         f"<figure><figcaption><output></output><b>{html.escape(shortened(plot.title, 120))}</b>"
@@ -111,7 +115,14 @@ def _key(line: CurveLine) -> str:
 
 
 def _item(number: int, plot: Plot) -> Any:
-    """Returns a plot as JSON for BokehJS: of each line its points, pale, and a smoothed form."""
+    """Returns a plot as JSON for BokehJS.
+
+    Each line is drawn twice: pale as it is, and above it a copy that the script smooths.
+
+    Args:
+      number: number of the plot on the page.
+      plot: the plot.
+    """
     from bokeh.embed import json_item
     from bokeh.models import BoxZoomTool, CrosshairTool, PanTool, ResetTool, SaveTool, WheelZoomTool
     from bokeh.plotting import figure
@@ -158,7 +169,7 @@ def _item(number: int, plot: Plot) -> Any:
 
 @functools.cache
 def _bokeh() -> str:
-    """Returns the part of BokehJS that draws plots."""
+    """Returns the JavaScript of the part of BokehJS that draws plots."""
     from bokeh import resources
 
     folder = Path(resources.__file__).parent / "server" / "static" / "js"

@@ -98,10 +98,11 @@ def page(
     Args:
       title: plain text.
       body: HTML.
-      style: further CSS; `--text`, `--back`, `--faint`, `--line`, `--fill` and `--ours` are its
-        colours.
+      style: further CSS; the colours of the page are the variables `--text`, `--back`, `--faint`,
+        `--line`, `--fill` and `--ours`.
       scripts: JavaScript that runs after the body is read, such as `SORTING`.
-      served: whether a server sends the page, with a policy of its own; a file has it inside.
+      served: whether a server sends the page and its Content-Security-Policy; other pages contain
+        their policy.
     """
     scripts = [script.replace("\r\n", "\n").replace("\r", "\n") for script in scripts]
     policy = "" if served else _policy(scripts)
@@ -130,7 +131,7 @@ def digest(script: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Returns a text of data as HTML; control characters are shown as symbols."""
+    """Returns a text as HTML, with control characters as symbols; `Html` is returned unchanged."""
     return text if isinstance(text, Html) else html.escape(visible(text))
 
 
@@ -144,7 +145,7 @@ def table(
 
     Args:
       head: headings.
-      rows: cells; `Html` is shown as it is, other text escaped, and cut if it is very long.
+      rows: cells; `Html` is inserted unchanged, other text is escaped, and cut if very long.
       of: class of the table; "texts" for cells of sentences instead of numbers.
       ours: which rows are set off as ours; none by default.
     """
@@ -167,13 +168,23 @@ def table(
 
 
 def picture(caption: str, png: bytes) -> str:
-    """Returns a picture; `caption` is its text for those who do not see it."""
+    """Returns an image element that contains a picture.
+
+    Args:
+      caption: text in place of the picture, such as for screen readers.
+      png: the picture.
+    """
     data = base64.b64encode(png).decode("ascii")
     return f'<img alt="{escaped(caption)}" src="data:image/png;base64,{data}">'
 
 
 def details(summary: str, content: str) -> str:
-    """Returns HTML under a heading that opens and closes it; empty if there is no content."""
+    """Returns HTML that a click on its heading opens and closes; empty if there is no content.
+
+    Args:
+      summary: the heading, plain text.
+      content: HTML.
+    """
     if not content:
         return ""
     return f"<details><summary>{escaped(summary)}</summary>\n{content}\n</details>"

@@ -38,7 +38,7 @@ def samplers(
       smoothing: smoothing of the entropic sampler.
 
     Raises:
-      ValueError: the share of a language cannot be met; names it.
+      ValueError: the share of a language cannot be met; the message names the language.
     """
     there = np.nonzero(counts)
     tempered = np.zeros_like(counts)
@@ -79,6 +79,7 @@ def table(counts: np.ndarray, densities: Sequence[PairDensity]) -> str:
 
 
 def _numbered(count: float, what: str) -> str:
+    """Returns "COUNT WHAT", with a plural s unless the count is 1."""
     return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
 
 
@@ -100,11 +101,11 @@ def draw(
       path: PNG to write.
       languages: L names.
       counts: float64[L, L], symmetric.
-      densities: those of the samplers to draw.
+      densities: the distributions of the samplers to draw.
       highlighted: languages to draw; empty for all. Densities always refer to all languages.
 
     Raises:
-      ValueError: `highlighted` has an unknown language.
+      ValueError: `highlighted` has an unknown language, or no two languages to draw are a pair.
     """
     from matplotlib.colors import LogNorm
 

@@ -32,7 +32,7 @@ class Curve:
       label: label in the legend.
       points: {layer or FLOPs: values in [0, 1], one per run}.
       style: matplotlib line style; "" for markers only.
-      quoted: whether the values are a paper's, drawn in grey.
+      quoted: whether the values are quoted from a paper; these are drawn in grey.
     """
 
     label: str
@@ -107,7 +107,7 @@ def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
 
 
 def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str, unit: str = "percent") -> bytes:
-    """Draws the same scores in percent over several quantities, one panel each; returns a PNG.
+    """Draws the same scores in percent over several quantities, a panel for each; returns a PNG.
 
     Args:
       axes: {label of the horizontal axis: lines}.
@@ -121,7 +121,7 @@ def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str, unit: str = "p
         _draw(axis, curves)
         axis.set_xlabel(name)
         axis.set_ylabel(unit)
-    # A panel may lack a line, so the legend is that of the panel with most of them.
+    # A panel may lack a line, so the legend is taken from the panel with the most lines.
     legends = [axis.get_legend_handles_labels() for axis in panels]
     figure.legend(*max(legends, key=lambda legend: len(legend[1])), loc="outside right upper",
                   fontsize=8, frameon=False)  # fmt: skip
@@ -152,7 +152,12 @@ def bars(groups: Mapping[str, Mapping[str, float]], title: str, unit: str) -> by
 
 
 def rows(labels: Sequence[str], panels: int) -> "tuple[Figure, Sequence[Axes]]":
-    """Returns a figure with a row for each label, from below, and panels side by side."""
+    """Returns a figure with panels side by side, whose rows have labels; and the panels' axes.
+
+    Args:
+      labels: labels of the rows 0, 1, ... from bottom to top.
+      panels: number of panels.
+    """
     figure = empty(5 * panels + 1, 0.17 * len(labels) + 1.6)
     axes = figure.subplots(1, panels, squeeze=False, sharey=True)[0]
     for axis in axes:
@@ -192,7 +197,10 @@ def scatter(
 
 
 def _name_points(axis: "Axes", curves: Sequence[Curve]) -> None:
-    """Labels points; labels of neighbouring points alternate below, at and above the point."""
+    """Writes the labels of curves next to their points.
+
+    Labels of points in the same decade of FLOPs alternate below, at and above the point.
+    """
     points = [(plain(curve.label), x, y.mean) for curve in curves for x, y in curve.points.items()]
     turns: dict[int, int] = {}
     for name, x, mean in sorted(points, key=lambda point: point[2]):
@@ -205,13 +213,16 @@ def _name_points(axis: "Axes", curves: Sequence[Curve]) -> None:
 
 
 def legend_beside(axis: "Axes") -> None:
-    """Puts the legend to the right of the axes, where it covers nothing; none without labels."""
+    """Puts the legend to the right of the axes, where it covers nothing.
+
+    Axes without labels get no legend.
+    """
     if axis.get_legend_handles_labels()[1]:
         axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def plain(text: str, length: int = 80) -> str:
-    """Returns a text of data for a picture: of about `length`, and not as a formula."""
+    """Returns a text for a picture, cut to `length` characters, in which "$" begins no formula."""
     return shortened(text, length).replace("$", r"\$")
 
 
@@ -223,7 +234,7 @@ def empty(width: float, height: float, title: str = "") -> "Figure":
       height: inches.
       title: heading.
     """
-    # Figure without pyplot: no global state, no display, and nothing to close.
+    # A figure without pyplot needs no global state, no display, and no call that closes it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -235,6 +246,7 @@ def empty(width: float, height: float, title: str = "") -> "Figure":
 
 
 def _figure(title: str) -> tuple["Figure", "Axes"]:
+    """Returns a figure with one set of axes, under a heading."""
     figure = empty(8.5, 4.5)
     axis = figure.subplots()
     axis.set_title(plain(title), fontsize=11, fontweight="bold", loc="left")
@@ -249,7 +261,8 @@ def _style(axis: "Axes") -> None:
 
 
 def _draw(axis: "Axes", curves: Sequence[Curve]) -> None:
-    ours = 0
+    """Draws curves in percent, with a band of one standard deviation over runs."""
+    ours = 0  # Curves so far that are not quoted.
     for curve in curves:
         color = _NEUTRAL if curve.quoted else COLORS[ours % len(COLORS)]
         ours += not curve.quoted
@@ -281,7 +294,11 @@ def png(figure: "Figure") -> bytes:
 def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
     """Draws strengths as shades, gold links as squares and predicted links as dots.
 
-    Words in scripts without an installed font are replaced by their index in brackets, from 0.
+    Words that matplotlib cannot draw are replaced by their index in brackets (`drawable`).
+
+    Args:
+      pair: the words of a sentence pair, and their strengths and links.
+      title: heading; "" for none.
 
     Returns:
       A PNG file.
@@ -318,12 +335,12 @@ def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
 
 
 def drawable(words: Sequence[str]) -> list[str]:
-    """Returns the words, with those that matplotlib cannot draw replaced by "[index]", from 0."""
+    """Returns words, where "[index]", from 0, replaces each word that matplotlib cannot draw."""
     return [word if _is_drawable(word) else f"[{i}]" for i, word in enumerate(words)]
 
 
 def _is_drawable(word: str) -> bool:
-    """Returns whether all glyphs exist and the script needs neither shaping nor reordering.
+    """Returns whether fonts have all glyphs and the script needs neither shaping nor reordering.
 
     Matplotlib draws glyphs one by one from left to right: it does not reorder right-to-left
     scripts, nor shape letters that join or stack.
@@ -335,7 +352,10 @@ def _is_drawable(word: str) -> bool:
 
 
 def _families(text: str) -> list[str]:
-    """Returns the fonts that draw a text, matplotlib's first: it tries all of a list in turn."""
+    """Returns the names of the fonts that draw a text, DejaVu Sans first.
+
+    Matplotlib looks for each glyph in these fonts in turn.
+    """
     fonts = _glyphs()
     first = next(iter(fonts))
     needed = (next((n for n, has in fonts.items() if ord(c) in has), first) for c in text)
@@ -344,7 +364,7 @@ def _families(text: str) -> list[str]:
 
 @functools.cache
 def _glyphs() -> dict[str, frozenset[int]]:
-    """Returns the code points of matplotlib's font and of installed fonts for other scripts."""
+    """Returns {font: its code points} of DejaVu Sans and of installed fonts for other scripts."""
     from matplotlib import font_manager
 
     code_points: dict[str, frozenset[int]] = {}

@@ -17,7 +17,7 @@ def languages(embeddings: Mapping[str, np.ndarray], title: str = "") -> bytes:
     """Draws texts as they are, and with each language's mean subtracted; returns a PNG.
 
     Args:
-      embeddings: {language: [N, D]}, such as those of `Model.encode`.
+      embeddings: {language: vectors [N, D] of its texts}, such as `Model.encode` returns.
       title: title.
 
     Raises:
@@ -34,7 +34,10 @@ def languages(embeddings: Mapping[str, np.ndarray], title: str = "") -> bytes:
 
 
 def principal_components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first two principal components of rows [N, D].
+    """Projects vectors on their first two principal components.
+
+    Args:
+      vectors: [N, D].
 
     Returns:
       The coordinates, float64[N, 2], and each component's share of the variance, float64[2].
@@ -54,6 +57,7 @@ def principal_components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _draw(axis: "Axes", embeddings: Mapping[str, np.ndarray], title: str) -> None:
+    """Draws {language: vectors [N, D]} in the plane of their principal components."""
     points, shares = principal_components(np.concatenate(list(embeddings.values())))
     ends = np.cumsum([len(rows) for rows in embeddings.values()])[:-1]
     colors = pictures.COLORS

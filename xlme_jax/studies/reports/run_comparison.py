@@ -32,7 +32,7 @@ class DifferenceTable:
       title: heading.
       head: headings of the columns; the first is empty, the others name runs.
       rows: cells; the first names what differs.
-      note: what the values are.
+      note: explanation of the values; "" for none.
     """
 
     title: str
@@ -47,8 +47,8 @@ class Lengths:
 
     Attributes:
       names: the runs.
-      steps: the last step of each.
-      tokens: real tokens that each has read; NaN if its log does not say.
+      steps: the last logged step of each run.
+      tokens: real tokens that each run has read; NaN if the log does not say.
     """
 
     names: Sequence[str]
@@ -65,14 +65,17 @@ class Lengths:
 
     @property
     def are_equal(self) -> bool:
-        """Whether all have as many steps, and about as many tokens."""
+        """Whether all runs have the same number of steps, and about the same number of tokens.
+
+        Runs whose tokens are unknown are compared by their steps alone.
+        """
         known = [tokens for tokens in self.tokens if math.isfinite(tokens)]
         alike = not known or max(known) <= _EQUAL_TOKENS * min(known)
         return alike and len(set(self.steps)) == 1
 
     @property
     def warning(self) -> str:
-        """What to heed if they are not equal; else empty."""
+        """Warning that the runs are of different lengths; empty if they are equal."""
         if self.are_equal:
             return ""
         each = (
@@ -90,7 +93,7 @@ class RunComparison:
 
     Attributes:
       lengths: the folders as they were given, and their steps and tokens.
-      tables: what differs.
+      tables: the differences of configuration, manifest and final values.
     """
 
     lengths: Lengths
@@ -104,7 +107,7 @@ def compare(model_dirs: Sequence[str]) -> RunComparison:
       model_dirs: folders of two or more runs, which may still be running.
 
     Raises:
-      ValueError: a folder is not that of a run, or there are fewer than two.
+      ValueError: a folder is not the folder of a run, or there are fewer than two folders.
     """
     if len(model_dirs) < 2:
         raise ValueError("--runs=A,B needs the folders of two runs.")
@@ -122,7 +125,7 @@ def compare(model_dirs: Sequence[str]) -> RunComparison:
 
 
 def _tokens(run: Curves) -> float:
-    """Returns the tokens that a run has read by its log; NaN if it does not say."""
+    """Returns the tokens that a run has read according to its log; NaN if the log does not say."""
     tokens, before = 0.0, 0
     for step, mean in finite(run.get("tokens_per_step", [])):
         tokens, before = tokens + mean * (step - before), step
@@ -134,6 +137,7 @@ def _count(number: float) -> str:
 
 
 def _text(folder: Path) -> str:
+    """Returns the text of a run's config.gin; empty if it has none."""
     path = folder / "config.gin"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
@@ -178,6 +182,7 @@ def _ends(lengths: Lengths, runs: Sequence[Curves]) -> DifferenceTable:
 
 
 def _end(end: Spread) -> str:
+    """Returns the mean of the end of a curve ± its standard deviation; a dash without values."""
     if not end.values:
         return _ABSENT
     return f"{end.mean:.4g}" + (f" ± {end.deviation:.2g}" if end.n > 1 else "")
@@ -202,5 +207,5 @@ def to_tsv(comparison: RunComparison) -> str:
     head = ("table", "name", *names, "last to first")
     rows = [("Length", "steps", *steps), ("Length", "tokens", *tokens)]
     rows += [(table.title, *row) for table in comparison.tables for row in table.rows]
-    # Of the tables, that of the curves' ends alone has the last column.
+    # Only the table of the curves' ends has the last column; rows of the others get an empty cell.
     return text_table.tab_separated([head, *((*row, "")[: len(head)] for row in rows)])

@@ -42,6 +42,8 @@ READOUTS_PNG = "readouts.png"
 def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     """Writes `report.html` and `report.png` into a run's folder.
 
+    Writes `readouts.png` too if the run has measured retrieval by layer and readout.
+
     Args:
       model_dir: the folder with `metrics.jsonl`; `samples.jsonl`, `config.gin`, `manifest.json`,
         `model-info.txt`, `translations.json` and `pair_weights.json` are shown where they exist.
@@ -72,7 +74,7 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
 
 
 _SAMPLE_COLUMNS = ("source", "reference", "translation")
-Verdict = tuple[str, float, str, float]  # Metric, value, baseline, its value.
+Verdict = tuple[str, float, str, float]  # Metric, its value, baseline, the baseline's value.
 
 
 def _page(
@@ -118,7 +120,8 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
       diagnostics: diagnostics of the run's objective.
 
     Returns:
-      (metric, its final value, baseline, the baseline's final value), if the run has both.
+      (metric, its final value, baseline, the baseline's final value) of each metric that the run
+      has logged with its baseline.
     """
     retrieval = ("held-out retrieval, accuracy@1", "probe/retrieval_accuracy")
     labels = stream_labels(curves, diagnostics)
@@ -149,15 +152,16 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
 
 
 def _directions(curves: Curves, prefix: str) -> list[str]:
-    """Returns the directions of a metric of translation, the mean first."""
+    """Returns the directions of a metric of translation: the mean first, the others by name."""
     directions = (name.removeprefix(prefix) for name in curves if name.startswith(prefix))
     return sorted(directions, key=lambda name: (name != MEAN, name))
 
 
 def _verdict_table(compared: list[Verdict]) -> str:
+    """Returns a table of metrics with their baselines; empty if there are none."""
     rows = [
-        (what, _number(value), f"{yardstick}: {_number(least)}", _times(value, least))
-        for what, value, yardstick, least in compared
+        (metric, _number(value), f"{baseline}: {_number(against)}", _times(value, against))
+        for metric, value, baseline, against in compared
     ]
     return (
         html_page.table(("What it learned", "this run", "to beat", "ratio"), rows) if rows else ""
@@ -165,6 +169,7 @@ def _verdict_table(compared: list[Verdict]) -> str:
 
 
 def _read(path: Path) -> Any:
+    """Returns the content of a JSON file; raises ValueError if it is damaged."""
     try:
         return parse(path.read_bytes())
     except ValueError as error:
@@ -190,7 +195,10 @@ def _translations(path: Path) -> str:
 
 
 def _pair_weights(path: Path) -> str:
-    """Returns the tasks weighted up and down most by their losses; empty without phases."""
+    """Returns a table, for each stream, of the tasks whose weights their losses changed most.
+
+    Empty if the run does not sample by losses, or has not changed weights yet.
+    """
     if not path.is_file():
         return ""
     parts = []
@@ -219,6 +227,7 @@ def _loss(loss: float | None) -> str:
 
 
 def _metrics_table(curves: Curves) -> str:
+    """Returns a table of each metric's first value, mean of its last tenth, and last value."""
     rows = [
         (name, _number(curve[0][1]), _number(final_value(curve)), _number(curve[-1][1]))
         for name, curve in sorted(curves.items())
@@ -227,7 +236,10 @@ def _metrics_table(curves: Curves) -> str:
 
 
 def _manifest(model_dir: Path) -> str:
-    """Returns what made the run: the last start's entry, and how many there were."""
+    """Returns the facts of the run's last start as HTML, and the number of its starts.
+
+    Empty if the manifest has no start.
+    """
     starts = manifest.read(model_dir).get("starts")
     if not starts:
         return ""
@@ -246,7 +258,7 @@ def _manifest(model_dir: Path) -> str:
 
 
 def _data_card(model_dir: Path) -> str:
-    """Returns the card of the run's data, unless the data is missing or was changed since."""
+    """Returns the data card as HTML; empty if the data is missing or was changed since."""
     config, starts = model_dir / "config.gin", manifest.read(model_dir).get("starts")
     if not starts or not config.is_file():
         return ""
@@ -274,11 +286,12 @@ def _file(path: Path) -> str:
 
 
 def _number(value: float) -> str:
-    """Formats with four significant digits; from 1,000 as whole numbers with separators."""
+    """Returns a number with four significant digits; from 1,000 as a whole number with commas."""
     if not math.isfinite(value):
         return "not finite"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _times(value: float, least: float) -> str:
-    return f"{value / least:.1f}×" if least > 0 and math.isfinite(value) else "–"
+def _times(value: float, baseline: float) -> str:
+    """Returns the ratio of a value to its baseline; a dash if it has none."""
+    return f"{value / baseline:.1f}×" if baseline > 0 and math.isfinite(value) else "–"

@@ -1,4 +1,4 @@
-"""Sentences that a run shows as it learns, as JSON and as text."""
+"""Sentences with their predictions, which a run writes as it learns: as JSON and as text."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from xlme_jax.studies.reports.batch_rows import PredictedToken, Segment, StreamRows, Token, Verdict
 from xlme_jax.studies.reports.directions import isolated
 
-# Of each stream: rows that are read, and sentences that are shown of them.
+# Rows of each stream that are read, and sentences of them that are shown.
 ROWS, SENTENCES = 2, 4
 _TOKENS = 64  # Of each sentence.
 _OF_MASKS = "[x>y]: x is masked, and y predicted; [x=]: x itself."
@@ -18,12 +18,12 @@ _OF_NEXT_TOKENS = "{y}: y is predicted, and is not the original."
 
 
 class Sentence(NamedTuple):
-    """A segment of a batch, with what is predicted of it.
+    """A segment of a batch, with its predictions.
 
     Attributes:
       stream: name of its stream.
-      segment: its tokens; what a discriminator says is kept of masked tokens, and of those that it
-        calls replaced.
+      segment: its tokens. In JSON, only masked tokens and tokens that the discriminator calls
+        replaced keep their verdicts.
     """
 
     stream: str
@@ -36,12 +36,12 @@ class Sentence(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """What predicts tokens of it, such as "generator"."""
+        """Names of what predicts tokens of the sentence, such as "generator"."""
         return list(dict.fromkeys(name for t in self.segment.tokens for name in t.predictions))
 
     @property
     def is_continued(self) -> bool:
-        """Whether tokens are predicted that are not masked, as those of translations."""
+        """Whether tokens that are not masked are predicted, such as those of translations."""
         return bool(self.segment.unmasked_predictions)
 
     @property
@@ -51,11 +51,15 @@ class Sentence(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """Whether a discriminator says something of it."""
+        """Whether a discriminator judges any token of the sentence."""
         return any(token.verdict is not None for token in self.segment.tokens)
 
     def of_original(self, name: str) -> float:
-        """Returns the mean probability of the original tokens where `name` predicts some."""
+        """Returns the mean probability of the original tokens, over the tokens that are predicted.
+
+        Args:
+          name: name of what predicts, one of `names`.
+        """
         probabilities = [
             t.predictions[name].of_original for t in self.segment.tokens if name in t.predictions
         ]
@@ -63,7 +67,10 @@ class Sentence(NamedTuple):
 
 
 def sentences(rows: StreamRows) -> list[Sentence]:
-    """Returns the first sentences of a stream of which something is predicted."""
+    """Returns the first sentences of a stream that have predictions, at most `SENTENCES`.
+
+    Sentences are cut to `_TOKENS` tokens; only the first `ROWS` rows are read.
+    """
     numbers = range(min(ROWS, len(rows.arrays["tokens"])))
     parts = (part for number in numbers for part in rows.row(number))
     selected: list[Sentence] = []
@@ -82,13 +89,13 @@ def sentences(rows: StreamRows) -> list[Sentence]:
 
 
 def to_json(sentence: Sentence) -> dict[str, Any]:
-    """Returns a sentence as JSON; a token of which nothing is said is a string."""
+    """Returns a sentence as JSON; a token without predictions and marks is a string."""
     tokens = [_token_to_json(token) for token in sentence.segment.tokens]
     return {"stream": sentence.stream, "label": sentence.segment.label, "tokens": tokens}
 
 
 def from_json(content: Mapping[str, Any]) -> Sentence:
-    """Returns the sentence that `to_json` wrote."""
+    """Returns the sentence of a value of `to_json`, with number 0 as its segment id."""
     tokens = tuple(_token_from_json(column, x) for column, x in enumerate(content["tokens"]))
     return Sentence(content["stream"], Segment(0, content["label"], tokens))
 
@@ -138,6 +145,7 @@ def to_text(sentences: Sequence[Sentence]) -> str:
 
 
 def _legend(samples: Sequence[Sentence]) -> str:
+    """Returns the meaning of the marks that the sentences may have."""
     parts = (
         (_OF_MASKS, any(sentence.is_masked for sentence in samples)),
         (_OF_VERDICTS, any(sentence.is_judged for sentence in samples)),
@@ -156,13 +164,14 @@ def _lines(sentence: Sentence) -> Iterator[str]:
 
 
 def _text(segment: Segment, name: str) -> str:
-    """Returns a sentence with the predictions of `name`."""
+    """Returns a sentence with the predictions of `name`; "" for the original sentence."""
     return " ".join(
         isolated("".join(_marked(token, name) for token in run).strip()) for run in segment.runs
     )
 
 
 def _marked(token: Token, name: str) -> str:
+    """Returns a token with the marks that `_legend` explains."""
     guess = token.predictions.get(name)
     if guess is None:
         word = f"{token.text}?" if token.is_called and not token.is_masked else token.text
@@ -172,7 +181,7 @@ def _marked(token: Token, name: str) -> str:
         return token.text if is_right else f" {{{guess.piece.removeprefix('▁')}}}"
     space = " " if token.piece.startswith("▁") else ""
     other = "=" if is_right else f">{guess.piece.removeprefix('▁')}"
-    called = (
-        ("!" if token.verdict.is_replaced else "?") if token.is_called and token.verdict else ""
-    )
+    called = ""
+    if token.is_called and token.verdict:
+        called = "!" if token.verdict.is_replaced else "?"
     return f"{space}[{token.piece.removeprefix('▁')}{other}]{called}"

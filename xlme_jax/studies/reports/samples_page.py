@@ -1,4 +1,4 @@
-"""The samples of a run on its page: what was predicted of the same sentences, step by step."""
+"""The samples of a run on its page: predictions for the same sentences, step by step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,18 +17,18 @@ STYLE = f"""{MARKS}
 .steps td:last-child {{ min-width: 20em; }}
 @media (max-width: 600px) {{ .steps td:last-child {{ min-width: 13em; }} }}
 """
-# Most steps of which samples are shown, evenly spread.
+# Most steps whose samples are shown; the steps are evenly spread.
 _STEPS = 40
 
 
 def section(records: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the samples as HTML, a table for each sentence; empty without any.
+    """Returns the samples as HTML, a table for each sentence; empty without records.
 
     Args:
-      records: as `training.metrics.read_samples` returns them.
+      records: the samples of each step, as `training.metrics.read_samples` returns them.
 
     Raises:
-      ValueError: they are not samples.
+      ValueError: the records are not samples.
     """
     if not records:
         return ""
@@ -51,7 +51,7 @@ def section(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _note(sentences: Sequence[Sentence]) -> str:
-    """Returns what the sentences are, and the marks that they may have."""
+    """Returns a note that says what the sentences are and what their marks mean."""
     marks: dict[str, str] = {}
     if any(sentence.is_masked for sentence in sentences):
         marks |= {"masked": "masked", "right": "predicted right"}
@@ -67,7 +67,12 @@ def _note(sentences: Sequence[Sentence]) -> str:
 
 
 def _table(first: Sentence, steps: Mapping[int, Sentence]) -> str:
-    """Returns a sentence as it is, and below what was predicted at each step."""
+    """Returns a table of the original sentence and, below it, the predictions of each step.
+
+    Args:
+      first: the sentence.
+      steps: {step: the sentence with the predictions of the step}.
+    """
     rows = [["", "text", "", _sentence(first.segment, "")]]
     rows += [
         [f"{step:,}", name, f"{sentence.of_original(name):.1%}", _sentence(sentence.segment, name)]
@@ -79,7 +84,12 @@ def _table(first: Sentence, steps: Mapping[int, Sentence]) -> str:
 
 
 def _sentence(segment: Segment, predictor: str) -> Html:
-    """Returns a sentence with the predictions of one predictor, in the direction of its script."""
+    """Returns a sentence in the direction of its script.
+
+    Args:
+      segment: the sentence.
+      predictor: name of what predicts, such as "generator"; "" for the original sentence.
+    """
     text_direction = direction(
         "".join(token.text for token in segment.tokens if not token.is_special)
     )
@@ -92,13 +102,17 @@ def _sentence(segment: Segment, predictor: str) -> Html:
     return Html(f'<span dir="{text_direction}">{"".join(runs)}</span>')
 
 
-def _tokens(run: Sequence[Token], name: str) -> Iterator[str]:
+def _tokens(run: Sequence[Token], predictor: str) -> Iterator[str]:
+    """Yields the HTML of tokens: their predictions, or the originals where nothing is predicted.
+
+    Args:
+      run: the tokens.
+      predictor: name of what predicts; "" for the original tokens.
+    """
     for token in run:
-        guess = token.predictions.get(name)
+        guess = token.predictions.get(predictor)
         if guess is None:
-            is_alarm = bool(name) and token.is_called and not token.is_masked
-            kind = "alarm" if is_alarm else "masked" if token.is_masked else ""
-            yield marked(token.text, kind)
+            yield marked(token.text, _kind_without_prediction(token, predictor))
             continue
         # Pieces of another form would join or part words, so the space is that of the original.
         space = " " if token.piece.startswith("▁") else ""
@@ -106,7 +120,20 @@ def _tokens(run: Sequence[Token], name: str) -> Iterator[str]:
         yield marked(text, _kind(token, guess.piece == token.piece))
 
 
+def _kind_without_prediction(token: Token, predictor: str) -> str:
+    """Returns the mark of a token that the predictor does not predict; "" for none."""
+    if token.is_masked:
+        return "masked"
+    return "alarm" if predictor and token.is_called else ""
+
+
 def _kind(token: Token, is_right: bool) -> str:
+    """Returns the mark of a predicted token; "" for none.
+
+    Args:
+      token: the original token.
+      is_right: whether it was predicted.
+    """
     if not token.is_masked:
         return "" if is_right else "missed"
     if is_right:

@@ -13,9 +13,9 @@ def aligned(rows: Sequence[Sequence[str]], texts: int = 1) -> list[str]:
     """Returns rows as lines, in columns that two spaces separate.
 
     Args:
-      rows: cells; a row may lack the last ones.
-      texts: how many of the first columns are text, aligned to the left; the others are numbers,
-        aligned to the right.
+      rows: cells; a row may lack its last cells.
+      texts: number of the first columns that are text, aligned to the left; the other columns are
+        numbers, aligned to the right.
     """
     widths = [max(map(_width, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
     lines = []
@@ -30,19 +30,22 @@ def aligned(rows: Sequence[Sequence[str]], texts: int = 1) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Returns the columns that a text takes in a terminal."""
+    """Returns the number of columns that a text takes in a terminal: two for a wide character."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns a table in Markdown as lines."""
+    """Returns the lines of a table in Markdown."""
     lines = (head, ["---"] * len(head), *rows)
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 def tab_separated(rows: Iterable[Sequence[object]]) -> str:
-    """Returns rows as tab-separated values; cells that hold tabs, quotes or lines are quoted."""
+    """Returns rows as tab-separated values.
+
+    Quotes cells that contain tabs, quotes or line breaks.
+    """
     text = io.StringIO()
     csv.writer(text, delimiter="\t", lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""Text from data as it may be shown: on one line, short, and without control characters."""
+"""Makes text from data safe to show: on one line, short, and without control characters."""
 
 import unicodedata
 
@@ -17,13 +17,16 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Returns a text as `visible` does, with its line breaks and tabs."""
+    """Returns a text like `visible`, but keeps its line breaks and tabs."""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join("\t".join(map(visible, line.split("\t"))) for line in lines)
 
 
 def shortened(text: str, length: int) -> str:
-    """Returns a visible text of at most `length` characters, and how many it has if it is cut."""
+    """Returns the first `length` characters of a text, made visible.
+
+    If the text is longer, an ellipsis and the number of its characters follow.
+    """
     if len(text) <= length:
         return visible(text)
     return f"{visible(text[:length])}… ({len(text):,} characters)"

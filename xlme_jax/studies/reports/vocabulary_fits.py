@@ -21,7 +21,7 @@ def write(folder: Path, fits: Fits, allocated: Mapping[str, int] | None = None) 
     """Writes `languages.tsv` and `languages.png` into a folder.
 
     Args:
-      folder: Created if necessary.
+      folder: the folder; created if necessary.
       fits: {name of a vocabulary: {language: its measures}}, the same languages for each.
       allocated: {language: pieces of the candidate that VoCap chose}.
     """

@@ -27,9 +27,10 @@ class Collective:
       kind: one of `KINDS`.
       group: indices in the mesh of the devices of the first group.
       sent: bytes that each device sends per execution with the ring algorithm: (n - 1) / n of the
-        whole array for all-gather, reduce-scatter and all-to-all, twice that for all-reduce.
+        whole array for all-gather, reduce-scatter and all-to-all, 2 (n - 1) / n for all-reduce, and
+        the whole array for collective-permute.
       times: executions per step.
-      what: `op_name` of the model operation that it belongs to.
+      what: `op_name` of the model operation that the instruction belongs to.
       types: result type, as printed in the HLO.
       name: name of the instruction.
     """
@@ -53,7 +54,7 @@ def find_collectives(program: Program, devices: int) -> list[Collective]:
 
     Args:
       program: the compiled program.
-      devices: number of devices it was compiled for.
+      devices: number of devices that the program was compiled for.
     """
     collectives = []
     for instruction, computation, times in program.instructions():
@@ -116,9 +117,9 @@ def bandwidth(topology: Topology, collective: Collective) -> float:
 
 
 def _is_scattered(instruction: Instruction, computation: Computation) -> bool:
-    """Returns whether an all-reduce is that of a fusion which keeps a slice of the sum alone.
+    """Returns whether an instruction is an all-reduce of which its fusion keeps only a slice.
 
-    TPU programs write a reduce-scatter so.
+    TPU programs express a reduce-scatter by such a fusion.
     """
     root = find_root(computation)
     return (
@@ -130,7 +131,12 @@ def _is_scattered(instruction: Instruction, computation: Computation) -> bool:
 
 
 def _group(text: str, devices: int) -> tuple[int, ...]:
-    """Returns the first device group of a collective, in any of XLA's notations."""
+    """Returns the first device group of a collective, in any of XLA's notations.
+
+    Args:
+      text: the instruction as HLO text; without groups, the group is all devices.
+      devices: number of devices.
+    """
     if pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", text):
         return int(pairs[1]), int(pairs[2])
     if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
@@ -150,6 +156,11 @@ def _mesh_group(mesh: str, axes: str, devices: int) -> tuple[int, ...]:
 
     The group spans the listed axes. 'a':(2)4 is a sub-axis: a is split into 2 x 4 x the rest, and
     the group spans the 4.
+
+    Args:
+      mesh: the axes of the mesh and their sizes.
+      axes: the axes that the group spans.
+      devices: number of devices.
     """
     spanned = {
         name: (int(before or 1), int(size or 0))
@@ -158,6 +169,7 @@ def _mesh_group(mesh: str, axes: str, devices: int) -> tuple[int, ...]:
     shape: list[int] = []
     index: list[slice | int] = []
     for name, size in re.findall(r"'([^']+)'=(\d+)", mesh):
+        # An axis that is not listed has its whole size before a part of 1; 0 is the whole axis.
         before, part = spanned.get(name, (int(size), 1))
         part = part or int(size) // before
         shape += [before, part, int(size) // before // part]

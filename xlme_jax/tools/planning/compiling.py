@@ -130,6 +130,11 @@ def devices_of(topology: Topology) -> list[Any]:
 
 
 def _cpu_devices(count: int) -> list[Any]:
+    """Returns virtual CPU devices.
+
+    Raises:
+      ConfigError: JAX has already started with fewer devices.
+    """
     with contextlib.suppress(RuntimeError):  # Raised if JAX has already started.
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices("cpu")
@@ -188,10 +193,11 @@ class Lowered:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Compiler options: those of the run.
+        """Compiler options: those of the run, and for GPUs two more.
 
-        GPU autotuning is off, as it times kernels on the device. Products are cuBLAS's: without
-        autotuning, XLA's own have tiles of a fixed size, which do not suit all shapes.
+        GPU autotuning is off, as it times kernels on the device. Matrix products use cuBLAS:
+        without autotuning, XLA's own kernels have tiles of a fixed size, which do not suit all
+        shapes.
         """
         options: dict[str, Any] = {**self.config.loop.xla_options()}
         if self.topology.machine.platform == "cuda":
@@ -214,7 +220,10 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
 
 
 def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> Lowered:
-    """Traces and lowers the train step without compiling it, which takes seconds."""
+    """Traces and lowers the train step without compiling it; takes seconds.
+
+    The arguments and the errors are those of `compile_step`.
+    """
     objective = build_objective(config, topology.machine.platform)
     mesh = meshes.make_mesh(config.mesh, devices)
     shapes = stream_shapes(config, objective)
@@ -246,7 +255,13 @@ def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> L
 
 
 def compile_lowered(lowered: Lowered) -> Compiled:
-    """Compiles what `lower_step` returned."""
+    """Compiles a step that `lower_step` returned.
+
+    If the compiler runs out of memory, the result has no `MemoryUse.temporary`.
+
+    Raises:
+      ConfigError: the compiler refuses `Loop.compiler_options`.
+    """
     config, topology, numbers = lowered.config, lowered.topology, lowered.numbers
     parts = config.loop.micro_batches
     _log.info("Compiling for %s, mesh %s, %d micro-batches.", topology.name, lowered.mesh, parts)
@@ -294,7 +309,7 @@ def compile_lowered(lowered: Lowered) -> Compiled:
 def _abstract_batch(
     config: TrainConfig, objective: Objective, mesh: jax.sharding.Mesh
 ) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
-    """Returns the arrays of a batch of each stream, without data."""
+    """Returns {stream: {array: its shape, type and sharding}} of a batch, without data."""
     sharding = meshes.batch_sharding(mesh)
     return {
         stream.name: {
@@ -326,7 +341,10 @@ def stream_shapes(config: TrainConfig, objective: Objective) -> dict[str, tuple[
 
 
 def _out_of_memory(error: Exception) -> int:
-    """Returns the bytes that the compiler reports as needed; reraises any other error."""
+    """Returns the bytes that the compiler needs according to its out-of-memory error.
+
+    Raises any other error again.
+    """
     used = re.search(r"Used ([\d.]+)([KMGT]?)i?B? of [\d.]+[KMGT]?i?B? hbm", str(error))
     if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
         raise error

@@ -11,17 +11,18 @@ from jax.extend.core import jaxprs_in_params
 
 
 def matmul_flops(jaxpr: Any) -> float:
-    """Returns the FLOPs of a jaxpr's matrix products (open or closed); a multiply-add is two.
+    """Returns the FLOPs of the matrix products of an open or closed jaxpr; a multiply-add is two.
 
-    A `cond` counts as its most expensive branch, a `while` as one iteration. A kernel counts as it
-    estimates itself (`cost_estimate`), because the length of its loops may depend on the data; one
-    without an estimate by its products, for its whole grid.
+    A `cond` counts as its most expensive branch, a `while` as one iteration. A kernel counts as its
+    `cost_estimate`, because the length of its loops may depend on the data; a kernel without an
+    estimate counts as its products, for its whole grid.
     """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return sum(_equation(equation) for equation in jaxpr.eqns)
 
 
 def _equation(equation: Any) -> float:
+    """Returns the FLOPs of an equation of a jaxpr, with the jaxprs that it calls."""
     name, params = equation.primitive.name, equation.params
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]

@@ -26,9 +26,9 @@ def versions() -> dict[str, str]:
 def digest(lowered: Lowered) -> str:
     """Returns a digest of a lowered step. Steps with equal digests have equal plans.
 
-    It covers the program, its options, the facts that the plan reports beside it, the versions of
-    the compilers, the environment variables in `_VARIABLES`, and the source of this package except
-    `_NOT_IN_PLANS`.
+    The digest covers the program, its options, the facts that the plan reports beside the program,
+    the versions of the compilers, the environment variables in `_VARIABLES`, and the source of this
+    package except `_NOT_IN_PLANS`.
     """
     source = [
         path.read_text(encoding="utf-8")

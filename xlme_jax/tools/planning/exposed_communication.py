@@ -1,8 +1,8 @@
 """Seconds of communication that the schedule of a compiled program does not hide.
 
 A compiled program lists its instructions in the order in which a device starts them. Communication
-between a `-start` and its `-done` runs while the device computes what stands between; a collective
-without these stops it. This module walks the list with two clocks:
+between a `-start` and its `-done` runs while the device executes the instructions between them; a
+collective without these stops the device. This module walks the list with two clocks:
 
 - the device's: an instruction takes the larger of its products at EFFICIENCY of the peak and its
   HBM traffic at STREAMING of the bandwidth. A `-done` waits for its transfer;
@@ -14,8 +14,9 @@ it runs during these products alone.
 
 The bodies of loops are walked once, with idle links at the start and at the end of an iteration;
 their transfers delay those around the loop. A step is estimated as the larger of all products and
-all traffic, which is less than the sum of the larger of both of each instruction. Instructions are
-shortened by that ratio, so that nothing hides behind time that the step does not take.
+all traffic, which is less than the sum, over instructions, of the larger of the two. Instructions
+are shortened by the ratio of these times, so that nothing hides behind time that the step does not
+take.
 """
 
 import collections
@@ -38,10 +39,10 @@ class Span:
     """Seconds of one execution of a computation.
 
     Attributes:
-      busy: the device computes.
-      sent: the links transfer.
-      exposed: the device waits for links.
-      carried: products that carry on a fused collective, by its chain.
+      busy: seconds for which the device computes.
+      sent: seconds for which the links transfer.
+      exposed: seconds for which the device waits for links.
+      carried: {chain of a fused collective: seconds of the products that carry it on}.
     """
 
     busy: float = 0.0
@@ -62,9 +63,9 @@ def exposed_seconds(
     Args:
       program: the compiled program; its instructions are in the order of the schedule.
       topology: the accelerators.
-      collectives: its collectives.
-      transfers: its HBM traffic.
-      busy: seconds per step of everything else.
+      collectives: the collectives of the program.
+      transfers: the instructions of the program with HBM traffic.
+      busy: estimated seconds per step without communication.
     """
     links = {c.name: c.sent / bandwidth(topology, c) for c in collectives}
     moved = {transfer.instruction.name: transfer.moved for transfer in transfers}
@@ -78,12 +79,12 @@ class _Clocks:
 
     Attributes:
       now: the device's time.
-      free: when the links will have sent all that was started.
+      free: time at which the links will have finished all transfers that were started.
       busy: seconds for which the device computed.
       sent: seconds for which the links transfer.
-      ends: when each transfer ends, by the name of its start.
-      left: seconds that are left of each fused collective, by its chain.
-      carried: as in `Span`.
+      ends: {name of a start: time at which its transfer ends}.
+      left: {chain of a fused collective: seconds that its transfer still needs}.
+      carried: `Span.carried` so far.
     """
 
     def __init__(self) -> None:
@@ -93,13 +94,16 @@ class _Clocks:
         self.carried: dict[str, float] = collections.defaultdict(float)
 
     def compute(self, seconds: float) -> None:
+        """Runs an instruction that needs no links."""
         self.now, self.busy = self.now + seconds, self.busy + seconds
 
     def start(self, name: str, link: float) -> None:
+        """Queues a transfer that needs the links for `link` seconds."""
         self.free, self.sent = max(self.now, self.free) + link, self.sent + link
         self.ends[name] = self.free
 
     def wait(self, name: str) -> None:
+        """Waits for the end of a transfer; does nothing if none has this name."""
         self.now = max(self.now, self.ends.get(name, 0.0))
 
     def carry(self, chain: str, seconds: float) -> None:
@@ -112,12 +116,12 @@ class _Clocks:
             self.left[chain], self.free = self.left[chain] - part, start + part
 
     def finish(self, chain: str) -> None:
-        """Waits for what is left of a fused collective."""
+        """Waits until a fused collective has finished its transfer."""
         if remaining := self.left.pop(chain, 0.0):
             self.now = self.free = max(self.now, self.free) + remaining
 
     def run(self, body: Span) -> None:
-        """Runs a loop or call; transfers that are under way wait for its own."""
+        """Runs a loop or call, whose transfers delay the transfers that are under way."""
         for name, end in self.ends.items():
             self.ends[name] = end + body.sent if end > self.now else end
         self.free += body.sent if self.free > self.now else 0.0
@@ -137,9 +141,9 @@ class _Walk:
     Args:
       program: the compiled program.
       topology: the accelerators.
-      links: seconds of each collective, by the name of its instruction.
-      moved: bytes that an instruction reads and writes, by its name.
-      ratio: factor of the seconds of instructions.
+      links: {name of a collective's instruction: seconds for which it needs the links}.
+      moved: {name of an instruction: bytes that it reads from and writes to HBM}.
+      ratio: factor by which the seconds of instructions are multiplied.
     """
 
     def __init__(
@@ -189,7 +193,10 @@ class _Walk:
         return Span(clocks.busy, clocks.sent, end - clocks.busy, clocks.carried)
 
     def _body(self, instruction: Instruction) -> Span:
-        """Returns the seconds of a loop, a call, or the longest branch of a conditional."""
+        """Returns the seconds of a loop with all iterations, of a call, or of a conditional.
+
+        A conditional has the largest value of each field among its branches.
+        """
         spans = [self.span(name) for name in self._program.called(instruction)] or [Span()]
         turns = 1
         if instruction.opcode == "while":
@@ -204,7 +211,7 @@ class _Walk:
         return Span(busy, sent, exposed, carried)
 
     def _chain(self, instruction: Instruction) -> str:
-        """Returns the chain of a collective that is fused with products; else empty."""
+        """Returns the chain of a collective that is fused with products; "" without one."""
         if instruction.opcode != "fusion":
             return ""
         for name in self._program.called(instruction):
@@ -222,7 +229,7 @@ class _Walk:
         return link
 
     def _seconds(self, instruction: Instruction, inside: Computation) -> float:
-        """Returns the seconds that an instruction takes without links."""
+        """Returns the seconds of an instruction's products or HBM traffic, without links."""
         flops = instruction_flops(self._program, instruction, inside)
         moved = self._moved.get(instruction.name, 0)
         return max(self._machine.seconds(flops, moved)) * self._ratio

@@ -40,17 +40,17 @@ class Instruction:
 
     @property
     def what(self) -> str:
-        """`op_name` of the model operation that it belongs to; may be empty."""
+        """`op_name` of the model operation that the instruction belongs to; may be empty."""
         match = re.search(r'op_name="([^"]*)"', self.text)
         return match[1] if match else ""
 
     @functools.cached_property
     def continues(self) -> bool:
-        """Whether it is a collective that only goes on with, or ends, a transfer begun before.
+        """Whether the instruction continues or ends the transfer of an earlier collective.
 
-        TPU programs fuse a collective into the products that run meanwhile, and list it in each:
-        in the fusion `async-collective-start`, in those that carry it on, even inside loops, and
-        in `async-collective-done`. Only that of the start has negative flags.
+        TPU programs fuse a collective into the products that run meanwhile, and repeat it in each
+        of these fusions: in `async-collective-start`, in those that carry it on, even inside loops,
+        and in `async-collective-done`. Only the instruction in the start has negative flags.
         """
         return (
             re.search(r'async_collective_fusion_config":\{"flag_start":"\d', self.text) is not None
@@ -81,7 +81,10 @@ def type_bytes(text: str) -> int:
 
 
 def split_tuple(text: str) -> list[str]:
-    """Returns the elements of a printed tuple type, which may be tuples; an array's type itself."""
+    """Returns the printed types of a tuple's elements, which may be tuples.
+
+    The type of an array is returned as a single element.
+    """
     if not text.startswith("("):
         return [text]
     parts, depth, start = [], 0, 1
@@ -100,12 +103,17 @@ class Program:
 
     Args:
       text: `compiled.as_text()`.
+
+    Attributes:
+      computations: {name: computation}, a computation being {name: instruction} in order.
+      entry: name of the computation that runs first.
+      unknown_loops: number of loops with an unknown trip count, which count as one iteration.
+      times: {name of a computation: its executions per step}.
     """
 
     def __init__(self, text: str):
         self.computations: dict[str, Computation] = {}
         self.entry = ""
-        # Loops with an unknown trip count; they are counted as one iteration.
         self.unknown_loops = 0
         self._parse(text)
         self.times = self._count()
@@ -125,7 +133,7 @@ class Program:
                 )
 
     def _count(self) -> collections.Counter[str]:
-        """Returns how often each computation runs per step."""
+        """Returns how often each computation runs per step; counts the unknown loops."""
         times: collections.Counter[str] = collections.Counter()
 
         def visit(name: str, count: int) -> None:
@@ -150,7 +158,10 @@ class Program:
         return [name for group in groups for name in re.findall(r"%([\w.\-]+)", group)]
 
     def trips(self, loop: Instruction) -> int | None:
-        """Returns the trip count of a `while`: the compiler's, else from its condition, or None."""
+        """Returns the trip count of a `while`; None if it is unknown.
+
+        The count is the compiler's if the loop has it, else computed from the loop's condition.
+        """
         if known := _TRIPS.search(loop.text):
             return int(known[1])
         condition, body = (
@@ -176,12 +187,12 @@ class Program:
 
 
 def find_root(computation: Computation) -> Instruction | None:
-    """Returns the instruction whose result is that of a computation; None if it is empty."""
+    """Returns the instruction whose result a computation returns; None if it is empty."""
     return next((instruction for instruction in computation.values() if instruction.root), None)
 
 
 def _constant(name: str, computation: Computation) -> int | None:
-    """Returns the value of an integer constant, or None."""
+    """Returns the value of an integer constant; None if the instruction is none."""
     match = (
         re.search(r" constant\((\d+)\)", computation[name].text) if name in computation else None
     )
@@ -189,7 +200,7 @@ def _constant(name: str, computation: Computation) -> int | None:
 
 
 def _element(name: str, computation: Computation) -> int | None:
-    """Returns the index of the loop state element that an instruction reads, or None."""
+    """Returns the index of the element of the loop state that an instruction reads, or None."""
     match = re.search(r"index=(\d+)", computation[name].text) if name in computation else None
     return int(match[1]) if match and computation[name].opcode == "get-tuple-element" else None
 
@@ -211,7 +222,12 @@ def operand_type(name: str, computation: Computation) -> str:
 
 
 def _operands(line: str, start: int) -> tuple[str, ...]:
-    """Returns the names up to the parenthesis that closes the one just before `start`."""
+    """Returns the names of operands in a line of HLO.
+
+    Args:
+      line: the line.
+      start: index just behind the parenthesis that opens the list of operands.
+    """
     depth, end = 1, start
     while depth and end < len(line):
         depth += {"(": 1, ")": -1}.get(line[end], 0)

@@ -127,7 +127,7 @@ class Topology:
 
     @property
     def nodes(self) -> int:
-        """Number of GPU nodes, which have NVLink inside and a network between; else 1."""
+        """Number of GPU nodes, which a network connects; 1 for other accelerators."""
         return -(-self.size // GPUS_A_NODE) if self.machine.platform == "cuda" else 1
 
 
@@ -162,6 +162,16 @@ def parse_topology(text: str) -> Topology:
 
 
 def _sold(text: str, machine: Machine, count: int) -> Topology:
+    """Returns the topology of a TPU product.
+
+    Args:
+      text: name of the product, for the error.
+      machine: the accelerator.
+      count: number in the name, which counts chips or TensorCores (`Machine.cores`).
+
+    Raises:
+      ValueError: Google offers no such slice.
+    """
     chips, rest = divmod(count, machine.cores)
     slices = _SLICES[machine.max_dims]
     if rest or chips not in slices:

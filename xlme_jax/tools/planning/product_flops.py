@@ -13,15 +13,15 @@ from xlme_jax.tools.planning.hlo import Computation, Instruction, Program, array
 
 
 def instruction_flops(program: Program, instruction: Instruction, inside: Computation) -> float:
-    """Returns the FLOPs of the products of one execution of an instruction, a multiply-add as two.
+    """Returns the FLOPs of the products of one execution of an instruction; a multiply-add is two.
 
-    Those inside a fusion count; those of a loop's or a call's body do not. A kernel counts as it
-    estimates itself, or as none.
+    Products inside a fusion count; products in the body of a loop or a call do not. A kernel counts
+    as its cost estimate, or as 0 without one.
 
     Args:
       program: the compiled program.
       instruction: the instruction.
-      inside: its computation.
+      inside: the computation that contains the instruction.
     """
     types = [operand_type(name, inside) for name in instruction.operands]
     if instruction.opcode == "fusion":
@@ -62,12 +62,22 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _dot(left: str, result: str, contracted: list[int]) -> float:
+    """Returns the FLOPs of a matrix product.
+
+    Args:
+      left: printed type of the left operand.
+      result: printed type of the result.
+      contracted: contracted axes of the left operand.
+    """
     depth = math.prod(_sizes(left)[axis] for axis in contracted)
     return 2.0 * math.prod(_sizes(result)) * depth
 
 
 def _convolution(instruction: Instruction, types: list[str]) -> float:
-    """Counts the pairs of elements that a convolution multiplies; padding multiplies nothing."""
+    """Returns the FLOPs of a convolution, twice the pairs of elements that it multiplies.
+
+    Products with padding do not count.
+    """
     left, kernel, out = _sizes(types[0]), _sizes(types[1]), _sizes(instruction.type)
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.text)
     assert labels is not None, instruction.text
@@ -92,10 +102,10 @@ def _convolution(instruction: Instruction, types: list[str]) -> float:
 
 @functools.lru_cache(maxsize=10_000)
 def _overlaps(sizes: tuple[int, int, int], stride: int, inner: int, outer: int, low: int) -> int:
-    """Returns how many pairs of a kernel's and a result's elements meet an element of the input.
+    """Returns how many pairs of kernel and result elements meet an element of the input.
 
     Args:
-      sizes: sizes of input, kernel and result.
+      sizes: sizes of input, kernel and result along the axis.
       stride: steps between results.
       inner: dilation of the input.
       outer: dilation of the kernel.

@@ -28,7 +28,15 @@ Remat = Literal[False, True, "products"]
 
 @dataclasses.dataclass(frozen=True)
 class MeshCandidate:
-    """Values of the settings that the search may change."""
+    """Values of the settings that the search may change.
+
+    Attributes:
+      data: size of the mesh axis of data parallelism.
+      fsdp: size of the mesh axis that shards weights and optimizer state.
+      tensor: size of the mesh axis of tensor parallelism.
+      micro_batches: micro-batches per step.
+      remat: what encoders recompute, as `Encoder.remat`.
+    """
 
     data: int
     fsdp: int
@@ -56,10 +64,10 @@ class Plan:
     """Result of planning a configuration for a topology.
 
     Attributes:
-      given: the given configuration.
-      tried: compiled candidates, in order of compilation.
-      best: the configuration with the fastest estimate among those that fit, with its candidate
-        (None for the given one); None if nothing fits.
+      given: the given configuration, compiled.
+      tried: (candidate, its compiled configuration), in order of compilation.
+      best: (candidate, compiled configuration) with the fastest estimate among those that fit; the
+        candidate is None for the given configuration. None if nothing fits.
     """
 
     given: Compiled
@@ -111,7 +119,7 @@ def look(
     compile_candidate: Callable[[MeshCandidate], Compiled],
     compilations: int,
 ) -> Plan:
-    """Searches for the fastest candidate that fits.
+    """Searches for the fastest candidate that fits, and returns the plan.
 
     Each iteration compiles the candidate that is predicted to be the fastest of those that are
     predicted to fit, and calibrates the cost model with its actual memory. If none is predicted to
@@ -119,8 +127,8 @@ def look(
     ends when no candidate is predicted to be faster than the best one by at least 2%.
 
     Args:
-      costs: the cost model.
-      given: the given configuration.
+      costs: the cost model; it is calibrated in place.
+      given: the given configuration, compiled.
       compile_candidate: compiles the configuration of a candidate.
       compilations: maximum number of candidates to compile.
     """
@@ -241,15 +249,23 @@ class CostModel:
         return compute * (1 + 0.01 * (candidate.micro_batches - 1)) + talk
 
     def _bandwidth(self, stride: int, members: int) -> float:
+        """Returns the bytes per second that a device can send to a group.
+
+        Args:
+          stride: difference of the indices of consecutive devices of the group.
+          members: number of devices of the group.
+        """
         group = tuple(range(0, stride * members, stride))
         return bandwidth(self.topology, Collective("all-gather", group, 0.0, 1, "", ""))
 
     def _encoders(self) -> list[EncoderConfig]:
+        """Returns the encoders of the objective."""
         objective = self._config.objective
         values = (getattr(objective, field.name) for field in dataclasses.fields(objective))
         return [value for value in values if isinstance(value, EncoderConfig)]
 
     def _tokens(self) -> int:
+        """Returns the token slots of a batch, over all streams."""
         return sum(rows * length for rows, length in self._shapes.values())
 
     def _state_bytes(self, data: int, fsdp: int, tensor: int) -> tuple[int, int]:

@@ -30,6 +30,7 @@ def describe(plan: Plan) -> str:
 
 
 def _compiled(compiled: Compiled) -> list[str]:
+    """Returns the lines of a compiled configuration: memory, FLOPs, communication and times."""
     topology, memory, machine = compiled.topology, compiled.memory, compiled.topology.machine
     mesh = " x ".join(f"{axis} {size}" for axis, size in compiled.mesh.items())
     micro = compiled.config.loop.micro_batches
@@ -78,6 +79,7 @@ def _short(types: str) -> str:
 
 
 def _times(compiled: Compiled) -> list[str]:
+    """Returns the lines of HBM traffic and of the estimated times."""
     times = estimate(compiled)
     traffic = compiled.hbm_bytes
     intensity = compiled.executed_flops / compiled.topology.size / max(traffic, 1)
@@ -111,6 +113,7 @@ def facts(plan: Plan) -> dict[str, Any]:
 
 
 def _facts(candidate: MeshCandidate | None, compiled: Compiled) -> dict[str, Any]:
+    """Returns a compiled configuration as JSON; without times if the compiler ran out of memory."""
     memory = compiled.memory
     entries: dict[str, Any] = {
         "topology": compiled.topology.name,

@@ -107,8 +107,8 @@ def record(path: Path, shipped: Shipped, facts: dict[str, Any], digest: str = ""
     Args:
       path: the file; it need not exist.
       shipped: the run.
-      facts: its `summary.facts`.
-      digest: of what it was compiled from.
+      facts: `summary.facts` of its plan.
+      digest: digest of the lowered step (`digest.digest`); "" for none.
     """
     plans = _read(path)
     compiled = {
@@ -123,7 +123,7 @@ def record(path: Path, shipped: Shipped, facts: dict[str, Any], digest: str = ""
 
 
 def known(path: Path, shipped: Shipped, digest: str) -> dict[str, Any] | None:
-    """Returns the facts of a run if the file has its plan with this digest; else None."""
+    """Returns {"given": the recorded plan} of a run; None without a plan that has this digest."""
     plan = _read(path).get(shipped.name, {})
     if plan.get("digest") != digest:
         return None
@@ -136,10 +136,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def recorded(path: Path, shipped_plans: Sequence[Shipped]) -> list[tuple[Shipped, dict[str, Any]]]:
-    """Returns those of the shipped runs that a file of `record` has, with their plans.
+    """Returns (shipped run, its facts) of the shipped runs that have plans in a file of `record`.
 
     Raises:
-      ValueError: a plan in the file is of other settings.
+      ValueError: a plan in the file has other settings than the shipped run.
     """
     plans = _read(path)
     runs = [shipped for shipped in shipped_plans if shipped.name in plans]
@@ -156,7 +156,7 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
     """Returns a Markdown table of shipped runs.
 
     Args:
-      rows: each run with its `summary.facts`.
+      rows: (shipped run, `summary.facts` of its plan).
     """
     lines = [
         "| run | machine | mesh (data x fsdp x tensor), micro-batches, remat | memory of a device, "

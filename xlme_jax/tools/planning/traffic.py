@@ -1,15 +1,15 @@
 """Counts the bytes that a compiled program reads from and writes to HBM.
 
-Counted are operands and results of every instruction that runs, once per execution, with the
-padding of TPU layouts, except
+The operands and results of every instruction that runs count once per execution, with the padding
+of TPU layouts. Exceptions:
 
-- what a fusion only slices or gathers from: the slices;
-- what is updated in place by dynamic-update-slice or scatter: what is written. (The compiler
-  inserts a copy, which is counted, where it cannot update in place);
-- what lives in on-chip memory, `S(1)` in the layouts of TPUs: a prefetch counts as one read of
-  HBM, and reading the prefetched array as none;
-- collectives that are fused with products, which are listed in each but move their data once;
-- tuples, bitcasts, loops and calls, which move nothing themselves.
+- an array that a fusion only slices or gathers from counts as the slices;
+- an array that dynamic-update-slice or scatter updates in place counts as the written part. (The
+  compiler inserts a copy, which is counted, where it cannot update in place);
+- an array in on-chip memory, `S(1)` in the layouts of TPUs, does not count: a prefetch is one read
+  of HBM, and reading the prefetched array is none;
+- a collective that is fused with products counts once, although each of these products lists it;
+- tuples, bitcasts, loops and calls do not count, because they move no data themselves.
 
 XLA's own `cost_analysis` counts the body of a loop once and returns nothing for GPUs. The sum is an
 upper bound where a cache serves repeated reads, and a lower bound where an operand of a matrix
@@ -103,7 +103,13 @@ def hbm_size(text: str) -> int:
 
 
 def _padded(dims: tuple[int, ...], layout: str) -> list[int]:
-    """Returns the dimensions, major to minor, padded to whole tiles: {1,0:T(8,128)(2,1)}."""
+    """Returns the dimensions of an array from major to minor, padded to whole tiles.
+
+    Args:
+      dims: dimensions.
+      layout: printed layout, such as {1,0:T(8,128)(2,1)}: minor-to-major order and tiles. Without
+        tiles, `dims` are returned unchanged.
+    """
     match = re.match(r"\{([\d,]*)(?::.*?T\(([\d,]+)\))?", layout)
     if match is None or not match[2] or not dims:
         return list(dims)
@@ -121,7 +127,7 @@ class _Counter:
     def __init__(self, program: Program):
         self._program = program
         self._users: dict[str, dict[str, list[tuple[Instruction, int]]]] = {}
-        # Many paths lead through the same values.
+        # Cached, because many paths lead through the same values.
         self._elements_read = functools.cache(self._find_elements_read)
 
     def moved(self, instruction: Instruction, computation: Computation) -> int:
@@ -150,7 +156,12 @@ class _Counter:
         return result + sum(sizes)
 
     def _started(self, instruction: Instruction, sizes: list[int]) -> int:
-        """Traffic of an asynchronous instruction, whose type has operands and results."""
+        """Returns the bytes that an asynchronous instruction moves between its start and its end.
+
+        Args:
+          instruction: the `-start`, whose type has operands and results.
+          sizes: bytes in HBM of its operands.
+        """
         if self._program.called(instruction):
             return 0  # Counted inside the computation that it calls.
         parts = split_tuple(instruction.type)
@@ -164,6 +175,7 @@ class _Counter:
         return sum(sizes) + (hbm_size(parts[1]) if len(parts) > 1 else 0)
 
     def _fusion(self, instruction: Instruction, sizes: list[int]) -> int:
+        """Returns the bytes that a fusion moves; `sizes` are bytes in HBM of its operands."""
         called = self._program.called(instruction)
         inner = self._program.computations.get(called[0], {}) if called else {}
         root = find_root(inner)
@@ -214,7 +226,7 @@ class _Counter:
         return total
 
     def _is_updated_in_place(self, called: str, value: Instruction) -> bool:
-        """Whether an updated array is a result of the computation, and nothing else reads it."""
+        """Returns whether an updated array is a result, and nothing else reads it."""
         return value.root or all(
             (user.opcode == "tuple" and user.root)
             or (
@@ -251,6 +263,7 @@ class _Counter:
         return 0 if value.opcode == "parameter" else math.inf
 
     def _users_of(self, called: str) -> dict[str, list[tuple[Instruction, int]]]:
+        """Returns {value: (instruction that reads it, position among its operands)}."""
         if called not in self._users:
             users = collections.defaultdict(list)
             for instruction in self._program.computations[called].values():
@@ -261,10 +274,12 @@ class _Counter:
 
 
 def _elements(text: str) -> int:
+    """Returns the number of elements of the arrays of a printed type."""
     return sum(math.prod(dims) for _, dims, _ in array_types(text))
 
 
 def _bits(text: str) -> int:
+    """Returns the bits of an element of the first array of a printed type."""
     return next(array_types(text))[0]
 
 

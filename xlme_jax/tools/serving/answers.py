@@ -1,4 +1,4 @@
-"""Answers to requests: what a model finds in texts, as plain values for JSON.
+"""Answers to requests: results of a model for texts, as plain values for JSON.
 
 Control characters, those of direction included, are made visible in every text (`visible`).
 """
@@ -18,14 +18,18 @@ from xlme_jax.tools.serving import request_fields
 Answer = dict[str, Any]
 
 _NEAREST = 3
-# Scripts without spaces between words: each token is shown on its own.
+# Scripts without spaces between words, in which each token counts as a word.
 _UNSPACED = frozenset(("Hani", "Hira", "Kana", "Khmr", "Laoo", "Mymr", "Thai"))
 
 
 def detect(model: Model, content: Any) -> Answer:
-    """Returns the probability that each word of "text", and each of its tokens, was replaced.
+    """Returns the probability that each word of a text, and each token of the word, was replaced.
 
-    A word has the highest probability of its tokens.
+    The probability of a word is the highest one of its tokens.
+
+    Args:
+      model: the model.
+      content: JSON of the request: "text".
 
     Raises:
       ValueError: a field is wrong, or `Model.detect` cannot read the text.
@@ -52,9 +56,15 @@ def detect(model: Model, content: Any) -> Answer:
 
 
 def fill(model: Model, content: Any) -> Answer:
-    """Returns the "k" most likely tokens for each `<mask>` of "text", and the text between them.
+    """Returns the most likely tokens for each `<mask>` of a text, and the text between the masks.
+
+    Args:
+      model: the model.
+      content: JSON of the request: "text", and "k", the number of tokens for each mask, by default
+        5.
 
     Raises:
+      TooLargeError: the text has too many masks or characters.
       ValueError: a field is wrong, or `Model.fill` cannot read the text.
     """
     given = request_fields.only(content, "text", "k")
@@ -85,7 +95,12 @@ def fill(model: Model, content: Any) -> Answer:
 
 
 def retrieve(model: Model, content: Any) -> Answer:
-    """Returns the nearest of "candidates" for each of "queries", by CSLS; indices from 0.
+    """Returns the `_NEAREST` candidates that are nearest to each query by CSLS, with their scores.
+
+    Args:
+      model: the model.
+      content: JSON of the request: "queries" and "candidates", lists of sentences, and "layer" of
+        the encoder, null for the middle one. Matches have indices of candidates, from 0.
 
     Raises:
       ValueError: a field is wrong, or the encoder has no such "layer".
@@ -105,9 +120,15 @@ def retrieve(model: Model, content: Any) -> Answer:
 
 
 def align(model: Model, content: Any) -> Answer:
-    """Returns the links between the words of "source" and "target", and how strong each pair is.
+    """Returns the links between the words of two sentences, and the strength of each pair of words.
+
+    Args:
+      model: the model.
+      content: JSON of the request: "source" and "target", sentences with spaces between words, and
+        "layer" of the encoder, null for the default of `Model.align`.
 
     Raises:
+      TooLargeError: a sentence has too many words or characters.
       ValueError: a field is wrong, or `Model.align` cannot read the pair.
     """
     given = request_fields.only(content, "source", "target", "layer")
@@ -137,12 +158,20 @@ ANSWERS: Mapping[str, Callable[[Model, Any], Answer]] = {
 
 
 def _words(text: str, begins: list[int], ends: list[int]) -> Iterator[list[int]]:
-    """Yields the tokens of each word: up to white space, or one by one in scripts without it."""
+    """Yields the indices of the tokens of each word.
+
+    A word ends at white space; in scripts without spaces between words, each token is a word.
+
+    Args:
+      text: the text.
+      begins: offset in the text of the first character of each token.
+      ends: offset behind the last character of each token.
+    """
     word: list[int] = []
     end = 0
     for index, (begin, next_end) in enumerate(zip(begins, ends)):
-        apart = begin > end or (begin == end and _is_unspaced(text[begin : begin + 1]))
-        if word and apart:
+        begins_word = begin > end or (begin == end and _is_unspaced(text[begin : begin + 1]))
+        if word and begins_word:
             yield word
             word = []
         word.append(index)
@@ -152,9 +181,10 @@ def _words(text: str, begins: list[int], ends: list[int]) -> Iterator[list[int]]
 
 
 def _is_unspaced(character: str) -> bool:
+    """Returns whether a character is of a script without spaces; False for an empty text."""
     return bool(character) and unicodedata.script(character) in _UNSPACED
 
 
 def _plain(text: str) -> str:
-    """Returns text between words, with one space for several, or for lines or tabs."""
+    """Returns a visible text with one space in place of several, of tabs and of line breaks."""
     return visible(re.sub("[ \t\r\n]+", " ", text))

@@ -1,8 +1,9 @@
 """The app: a page, a description of the model, and an address for each of `answers.ANSWERS`.
 
-It answers on this machine alone. The Host header must name it, so that a page of another site
-cannot reach it through a name that it controls (DNS rebinding); requests must be JSON, which a page
-of another site may not send without asking (CORS), and it is never allowed.
+The app answers on this machine alone. The Host header must name this machine, so that a page of
+another site cannot reach the app through a name that this site controls (DNS rebinding). Requests
+must be JSON: browsers ask a server before a page of another site sends JSON to it (CORS), and the
+app never allows that.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from xlme_jax.tools.serving.flask_packages import flask, werkzeug
 from xlme_jax.tools.serving.page import page
 
 _HOSTS = ["localhost", "127.0.0.1"]
-_WAITING = 8  # Requests that may wait for the running one.
+_WAITING = 8  # Most requests that wait for the running one.
 _HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -31,12 +32,15 @@ _HEADERS = {
 
 
 def create(model: Model, examples: Examples, layer: int | None = None) -> flask.Flask:
-    """Returns the app.
+    """Returns the Flask app that serves a model's demo page.
 
     Args:
       model: the model.
-      examples: sentences to begin with.
-      layer: layer for retrieval and alignment that the page begins with; None for the middle one.
+      examples: sentences that the page shows first.
+      layer: layer that is first selected for retrieval and alignment; None for the middle one.
+
+    Raises:
+      ValueError: the encoder has no such layer.
     """
     app = flask.Flask(__name__, static_folder=None)
     app.config.update(TRUSTED_HOSTS=_HOSTS, MAX_CONTENT_LENGTH=request_fields.BYTES)
@@ -71,7 +75,12 @@ def create(model: Model, examples: Examples, layer: int | None = None) -> flask.
 
 
 def describe(model: Model, examples: Examples, layer: int | None = None) -> dict[str, Any]:
-    """Returns what the page says of a model, its limits, and the sentences to begin with."""
+    """Returns the description of a model for the page, as JSON.
+
+    The arguments are those of `create`. The description has the system, the checkpoint and its
+    layers, what the model cannot do, the limits of requests, and the sentences that the page shows
+    first.
+    """
     folder = model.loaded.folder
     return {
         "system": type(model.loaded.objective).__name__,
@@ -98,7 +107,11 @@ def describe(model: Model, examples: Examples, layer: int | None = None) -> dict
 
 
 class Turns:
-    """Lets one computation run, and a few wait for it."""
+    """Lets one computation run at a time, and a few wait for it.
+
+    Args:
+      waiting: most requests that wait.
+    """
 
     def __init__(self, waiting: int = _WAITING):
         self._places = threading.BoundedSemaphore(1 + waiting)
@@ -106,7 +119,10 @@ class Turns:
 
     @contextlib.contextmanager
     def take(self) -> Iterator[None]:
-        """Waits for its turn; HTTP 503 if too many wait."""
+        """Context manager that runs its block when no other block runs.
+
+        Aborts the request with HTTP 503 if too many requests wait already.
+        """
         if not self._places.acquire(blocking=False):
             flask.abort(503, "the model is busy with earlier requests; try again in a moment")
         try:
@@ -117,7 +133,11 @@ class Turns:
 
 
 def _content() -> Any:
-    """Returns the JSON of a request; HTTP 400, 413 or 415 if it has none."""
+    """Returns the JSON of the current request.
+
+    Aborts it with HTTP 415 if it is not declared as JSON, 413 if it is too large, and 400 if it
+    cannot be parsed.
+    """
     if not flask.request.is_json:
         flask.abort(415, "the request must have the header Content-Type: application/json")
     try:
@@ -127,6 +147,7 @@ def _content() -> Any:
 
 
 def _json(reply: answers.Answer) -> Any:
+    """Returns an answer as a response; aborts with HTTP 500 if a number is not finite."""
     try:
         text = json.dumps(reply, allow_nan=False, ensure_ascii=False)
     except ValueError:
@@ -135,7 +156,7 @@ def _json(reply: answers.Answer) -> Any:
 
 
 def _refuse(error: werkzeug.exceptions.HTTPException) -> Any:
-    """Returns an error as JSON."""
+    """Returns the response to a request that was aborted: {"error": message} as JSON."""
     message = error.description or error.name
     if isinstance(error, werkzeug.exceptions.RequestEntityTooLarge) and not error.response:
         message = message if message != error.__class__.description else _too_long()
@@ -149,5 +170,6 @@ def _too_long() -> str:
 
 
 def _harden(response: flask.Response) -> flask.Response:
+    """Adds the headers of `_HEADERS` to a response and returns it."""
     response.headers.update(_HEADERS)
     return response

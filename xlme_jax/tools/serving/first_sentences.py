@@ -1,4 +1,4 @@
-"""Sentences to begin with: translations from the data that a model was trained on."""
+"""The sentences that the page shows first: translations from the data of a model's run."""
 
 import dataclasses
 import logging
@@ -31,7 +31,7 @@ class Examples:
     """Sentences in two languages.
 
     Attributes:
-      origin: where they are from.
+      origin: the source of the sentences, for the page.
       languages: codes of the two languages.
       pairs: sentences and their translations.
     """
@@ -42,22 +42,23 @@ class Examples:
 
     @property
     def odd(self) -> str:
-        """The first sentence with its last word replaced by that of another translation."""
+        """The first sentence, with the last word of the last translation as its last word."""
         words, other = self.pairs[0][0].split(), self.pairs[-1][1].split()
         return " ".join([*words[:-1], other[-1]])
 
     @property
     def masked(self) -> str:
-        """The second sentence with `<mask>` as its middle word."""
+        """The second sentence, or the only one, with `<mask>` as its middle word."""
         words = self.pairs[1 % len(self.pairs)][0].split()
         middle = len(words) // 2
         return " ".join([*words[:middle], MASK_PIECE, *words[middle + 1 :]])
 
 
 def find(folder: Path, vocabulary: Vocabulary) -> Examples:
-    """Returns examples from prepared data; others, in English and French, if it has no pairs.
+    """Returns examples from prepared data.
 
-    Held-out pairs are preferred, of English and another language, of three words or more.
+    Held-out pairs of English and another language are preferred, with three words or more. Without
+    data or pairs, built-in examples in English and French are returned.
 
     Args:
       folder: prepared data.
@@ -85,7 +86,7 @@ def find(folder: Path, vocabulary: Vocabulary) -> Examples:
 def _pairs(
     dataset: PreparedDataset, task: TaskInfo, vocabulary: Vocabulary
 ) -> list[tuple[str, str]]:
-    """Returns short pairs of a task as text."""
+    """Returns the short pairs without `<unk>` among `_READ` random pairs of a task, as text."""
     order = np.random.default_rng(0).permutation(min(task.examples, 1 << 20))[:_READ]
     return [
         (vocabulary.decode(source), vocabulary.decode(target))
@@ -96,7 +97,10 @@ def _pairs(
 
 
 def _choose(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns pairs that share few words with each other, those of three words or more first."""
+    """Returns at most `_SHOWN` pairs that share few words with each other.
+
+    Pairs whose first side has three words or more come first.
+    """
     chosen: list[tuple[str, str]] = []
     for pair in sorted(pairs, key=lambda pair: len(pair[0].split()) < 3):
         fits = all(side.strip() and len(side) <= request_fields.CHARACTERS for side in pair)
@@ -108,6 +112,6 @@ def _choose(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _overlap(pair: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Returns whether half of the words of a side are the same."""
+    """Returns whether two pairs share half of the words of the shorter sentence, on either side."""
     words = [(set(first.split()), set(second.split())) for first, second in zip(pair, other)]
     return any(2 * len(first & second) >= min(len(first), len(second)) for first, second in words)

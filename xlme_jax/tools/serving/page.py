@@ -1,4 +1,4 @@
-"""The page: one HTML file that loads nothing, and the policy that browsers hold it to."""
+"""The demo page: one HTML file that loads no other, and the policy that browsers enforce on it."""
 
 import functools
 from importlib import resources
@@ -12,7 +12,8 @@ class Page(NamedTuple):
 
     Attributes:
       html: the page.
-      policy: its Content-Security-Policy: this script alone, and requests to its own server alone.
+      policy: its Content-Security-Policy, which allows the script of the page alone, and requests
+        to the server of the page alone.
     """
 
     html: str

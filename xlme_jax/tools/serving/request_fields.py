@@ -1,4 +1,4 @@
-"""Fields of a request: their types and limits, checked before anything is computed."""
+"""Reads the fields of a request, and checks their types and limits before the model computes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,11 +12,19 @@ BYTES = 1 << 20  # Of a request.
 
 
 class TooLargeError(ValueError):
-    """A text that is above a limit; the message says which."""
+    """A text exceeds a limit; the message names both."""
 
 
 def only(content: Any, *names: str) -> Mapping[str, Any]:
-    """Returns the object that a request holds; ValueError if it has other fields."""
+    """Returns the content of a request, an object.
+
+    Args:
+      content: JSON of the request.
+      *names: the fields that it may have.
+
+    Raises:
+      ValueError: the content is no object, or has another field.
+    """
     if not isinstance(content, Mapping):
         raise ValueError(f"the request must be an object with {_listed(names)}")
     if unknown := sorted(set(content) - set(names)):
@@ -28,8 +36,8 @@ def text(fields: Mapping[str, Any], name: str) -> str:
     """Returns a field that holds one sentence.
 
     Raises:
-      TooLargeError: it has more than `CHARACTERS` characters.
-      ValueError: it is missing, not a string, or empty.
+      TooLargeError: the field has more than `CHARACTERS` characters.
+      ValueError: the field is missing, no string, empty, or has half of a surrogate pair.
     """
     if not isinstance(fields.get(name), str):
         raise ValueError(f"{name} must be a text, in quotes")
@@ -40,8 +48,10 @@ def lines(fields: Mapping[str, Any], name: str) -> list[str]:
     """Returns a field that holds a list of sentences.
 
     Raises:
-      TooLargeError: there are more than `LINES`, or one has more than `CHARACTERS` characters.
-      ValueError: it is missing, no list of texts, or one of them is empty.
+      TooLargeError: there are more than `LINES` sentences, or one has more than `CHARACTERS`
+        characters.
+      ValueError: the field is missing, an empty list, or no list of texts; or a text is empty or
+        has half of a surrogate pair.
     """
     given = fields.get(name)
     if not isinstance(given, list) or not all(isinstance(line, str) for line in given):
@@ -54,7 +64,11 @@ def lines(fields: Mapping[str, Any], name: str) -> list[str]:
 
 
 def integer(fields: Mapping[str, Any], name: str, default: Any, least: int, most: int) -> Any:
-    """Returns a whole number in these bounds, or the default if it is missing or null."""
+    """Returns a field that holds a whole number, or `default` if it is missing or null.
+
+    Raises:
+      ValueError: the field is no whole number, or not from `least` to `most`.
+    """
     value = fields.get(name)
     if value is None:
         return default
@@ -64,6 +78,7 @@ def integer(fields: Mapping[str, Any], name: str, default: Any, least: int, most
 
 
 def _checked(value: str, name: str) -> str:
+    """Returns a sentence; raises as `text` does if it is too long, empty, or not encodable."""
     if len(value) > CHARACTERS:
         raise TooLargeError(f"{name} has {len(value):,} characters; the most is {CHARACTERS:,}")
     try:

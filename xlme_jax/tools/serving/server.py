@@ -16,15 +16,15 @@ _HOST = "127.0.0.1"
 
 
 def serve(model: Model, port: int, layer: int | None = None) -> None:
-    """Serves the page of a model; returns after Ctrl-C.
+    """Serves the demo page of a model until Ctrl-C.
 
     Args:
       model: the model.
-      port: port of 127.0.0.1; 0 for any that is free.
-      layer: as of `app.create`.
+      port: port of 127.0.0.1; 0 for any free port.
+      layer: the `layer` of `app.create`.
 
     Raises:
-      ValueError: the port is taken, or not allowed; or the encoder has no such layer.
+      ValueError: the port is in use or not allowed, or the encoder has no such layer.
     """
     loaded = model.loaded
     examples = find(as_path(loaded.config.data_dir), loaded.vocabulary)
@@ -41,6 +41,11 @@ def serve(model: Model, port: int, layer: int | None = None) -> None:
 
 @contextlib.contextmanager
 def _listening(port: int) -> Iterator[socket.socket]:
+    """Yields a socket that listens on a port of 127.0.0.1, and closes it at the end.
+
+    Raises:
+      ValueError: the port is in use or not allowed.
+    """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

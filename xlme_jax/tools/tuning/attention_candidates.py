@@ -1,7 +1,7 @@
 """The implementations of attention of a device, and the rows on which they are compared.
 
-Rows are like those of training: the first half of them is one text each, the others have four texts
-and padding, as packing makes them. Kernels skip blocks of other texts, so this matters for time.
+Rows are like those of training: each row of the first half is one text, the other rows have four
+texts and padding, as packed rows do. Kernels skip blocks of other texts, so texts change the time.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from xlme_jax.ops.attention_kernel import flash_attention
 from xlme_jax.ops.implementations import Heads, Implementation, Platform
 from xlme_jax.tools.tuning.choosing import GRADIENT, Candidate
 
-# Most scores of a case: plain XLA in float32, with which others are compared, holds a few copies.
+# Most scores of a case: the reference, plain XLA in float32, holds a few copies of them.
 _MOST_SCORES = 2**28
 _DIFFERENTIATED = ("q", "k", "v", "distance_bias", "gate")
 _TEXTS = 4  # Of a packed row.
@@ -33,7 +33,15 @@ def candidate(implementation: Implementation, dropout_rate: float) -> Candidate:
 
 
 def interpreted(platform: Platform, dropout_rate: float, block: int) -> Candidate:
-    """Returns the kernel of a platform in interpret mode, for machines without one; slow."""
+    """Returns a function that computes with the kernel of a platform in interpret mode.
+
+    It is slow, and runs on machines without the platform.
+
+    Args:
+      platform: platform of the kernel.
+      dropout_rate: probability of dropping a weight.
+      block: queries and keys of a block of the kernel.
+    """
 
     def run(dropout_seeds: Any = None, **arrays: Any) -> jax.Array:
         seeds = None
@@ -52,10 +60,10 @@ def interpreted(platform: Platform, dropout_rate: float, block: int) -> Candidat
 
 
 def with_gradients(run: Callable[..., jax.Array]) -> Candidate:
-    """Compiles a function that computes the output of `run`, and gradients.
+    """Returns a compiled function that computes the output of `run`, and gradients.
 
-    The function takes the arrays that `arguments` returns. The gradients are those of the sum of
-    the outputs times "weights".
+    The function takes the arrays that `arguments` returns, and differentiates the sum of the
+    outputs times "weights" with respect to the arrays in `_DIFFERENTIATED`.
     """
 
     def both(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -91,9 +99,14 @@ def arguments(heads: Heads, rows: int, length: int, has_dropout: bool) -> dict[s
 
     Args:
       heads: the attention.
-      rows: B; fewer are used if their scores would take too much memory.
-      length: L.
+      rows: number of rows, B; fewer are used if their scores would take too much memory.
+      length: tokens of a row, L.
       has_dropout: whether to drop weights.
+
+    Returns:
+      "q", "k", "v" and "weights" [B, L, N, H] for N heads of width H; "segment_ids" int32[B, L];
+      with a bias "distance_bias" float32[N, 2 L], with a gated one "gate" [B, L, N] too; and with
+      dropout "dropout_seeds".
     """
     rows = max(1, min(rows, _MOST_SCORES // (heads.count * length**2)))
     shape = rows, length, heads.count, heads.width
@@ -111,7 +124,10 @@ def arguments(heads: Heads, rows: int, length: int, has_dropout: bool) -> dict[s
 
 
 def _segments(rows: int, length: int) -> np.ndarray:
-    """Returns int32[rows, length]: one text in each of the first rows, then four and padding."""
+    """Returns segment ids, int32[rows, length].
+
+    Each row of the first half has one text, the other rows have `_TEXTS` texts and padding.
+    """
     rng = np.random.default_rng(0)
     ids = np.ones((rows, length), np.int32)
     for row in ids[rows // 2 :]:

@@ -28,13 +28,14 @@ def measure(
 ) -> Choice:
     """Measures all implementations of attention on a device of this process.
 
-    Each is compared without dropout, as in evaluation, and with the run's dropout if it has any.
+    Implementations are compared without dropout, as in evaluation, and also with the dropout of
+    the run if it has any.
 
     Args:
       heads: the attention.
-      rows: the rows to measure on.
+      rows: {stream: (rows, length)} to measure on.
       device: the device.
-      more: candidates besides those of the device, by name.
+      more: {name: candidate} besides the implementations of the device.
     """
     names = implementations(device.platform, device.device_kind, heads)
     longest = max(length for _, length in rows.values())
@@ -65,7 +66,10 @@ def bound(heads: Heads, rows: Rows) -> float:
 
 
 def recalled(heads: Heads, rows: Rows, device: Any) -> Choice:
-    """Returns the choice of an earlier measurement of the same code and device, or measures."""
+    """Returns the choice of an earlier measurement of the same code and device.
+
+    Measures and keeps the choice if there is none. The arguments are those of `measure`.
+    """
 
     def now() -> Choice:
         _log.info("Measuring the implementations of attention on %s.", device.device_kind)
@@ -75,6 +79,7 @@ def recalled(heads: Heads, rows: Rows, device: Any) -> Choice:
 
 
 def _key(heads: Heads, rows: Rows) -> dict[str, Any]:
+    """Returns the attention and the rows of a measurement as JSON."""
     return {"heads": dataclasses.asdict(heads), "rows": {n: list(x) for n, x in rows.items()}}
 
 
@@ -98,10 +103,10 @@ def _versions(device: Any) -> dict[str, str]:
 
 
 def tables(measured: Mapping[Heads, Choice], heads: Mapping[str, Heads], rows: Rows) -> str:
-    """Returns the measurements for people.
+    """Returns the measurements as text tables.
 
     Args:
-      measured: what was measured.
+      measured: {attention: its measurements}.
       heads: {path of an encoder: its attention}.
       rows: the rows that were measured.
     """
@@ -115,7 +120,14 @@ def tables(measured: Mapping[Heads, Choice], heads: Mapping[str, Heads], rows: R
 def to_json(
     measured: Mapping[Heads, Choice], rows: Rows, device: Any, choices: Mapping[str, str]
 ) -> str:
-    """Returns the measurements and what was chosen as JSON."""
+    """Returns the measurements and the choices as JSON text.
+
+    Args:
+      measured: {attention: its measurements}.
+      rows: the rows that were measured.
+      device: the device that was measured.
+      choices: {path of an encoder: name of its implementation}.
+    """
     facts = {
         **_versions(device),
         "choices": choices,

@@ -1,9 +1,9 @@
-"""Chooses the fastest correct one of several functions that compute the same.
+"""Chooses the fastest correct function among several that compute the same result.
 
-A function is correct if it returns the same as a reference in float32, up to `tolerance`, and the
-same bits when it is called again: a run that resumes must continue with the same bits. Deviations
-are the largest ones of any few neighbouring values (`deviation`), because in a mean over an array a
-wrong row, or a wrong last block, would disappear.
+A function is correct if its results equal those of a reference in float32, up to `tolerance`, and
+if a second call returns the same bits: a run that resumes must continue with the same bits. The
+deviation of an array is the largest one of any group of neighbouring values (`deviation`), because
+a wrong row, or a wrong last block, would disappear in a mean over the array.
 """
 
 import dataclasses
@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 
 _log = logging.getLogger(__name__)
-# The arguments of a case -> {name of a result: array}; the names of gradients begin with GRADIENT.
+# A function from the arguments of a case to {name of a result: array}; names of gradients begin
+# with GRADIENT.
 Candidate = Callable[[Any], Mapping[str, jax.Array]]
 
 GRADIENT = "gradient of "
@@ -30,13 +31,13 @@ _SLOW = 2.0  # A candidate that took so many times longer than the fastest is no
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What was found of a candidate.
+    """Measurements of a candidate.
 
     Attributes:
-      name: of the candidate.
-      ms: milliseconds of a call, the sum over the cases of the medians; None if it was left out.
+      name: name of the candidate.
+      ms: median milliseconds of a call, summed over the cases; None if the candidate was left out.
       deviations: {name of a result: largest deviation in any case}.
-      problem: why it was left out; empty if it was not.
+      problem: why the candidate was left out; empty if it was not.
     """
 
     name: str
@@ -50,8 +51,8 @@ class Choice:
     """The chosen candidate.
 
     Attributes:
-      name: of the fastest correct candidate; the first one if none is correct.
-      measured: what was found of each candidate.
+      name: name of the fastest correct candidate; of the first candidate if none is correct.
+      measured: the measurements of each candidate.
     """
 
     name: str
@@ -61,13 +62,13 @@ class Choice:
 def tolerance(dtype: Any, terms: int) -> float:
     """Returns the largest deviation of a correct function that computes in a type.
 
-    The first part is eps, the distance of 1 to the next number: 0.78% in bfloat16. Attention
-    weights, outputs and gradients are rounded to `dtype`, by up to eps / 2 and .29 eps as a root
-    mean square. Over `_NEIGHBOURS` values such errors average out, so that three independent ones
-    make .5 eps; .7 eps is the most that was seen of a correct kernel, interpreted on a CPU. An
-    error of 1% is above eps.
+    The tolerance is a sum of two parts. The first part is eps, the distance of 1 to the next
+    number: 0.78% in bfloat16. Attention weights, outputs and gradients are rounded to `dtype`, by
+    up to eps / 2 and .29 eps as a root mean square. Over `_NEIGHBOURS` values such
+    errors average out, so that three independent ones make .5 eps; .7 eps is the most that was seen
+    of a correct kernel, interpreted on a CPU. An error of 1% is above eps.
 
-    The second part is that of sums, which are float32 in either type: n terms, each of which may be
+    The second part is for sums, which are float32 in any type: n terms, each of which may be
     rounded, make about sqrt(n) float32 eps; 16 leaves room for products in sequence and for
     exponentials, which multiply the error of a score by its size.
 
@@ -82,9 +83,10 @@ def tolerance(dtype: Any, terms: int) -> float:
 def deviation(computed: jax.Array, expected: jax.Array) -> jax.Array:
     """Returns the largest deviation of neighbouring values; NaN if any of `computed` is NaN.
 
-    The deviation of `_NEIGHBOURS` values of a row, an index of the first axis, is the norm of the
-    difference over the norm of what is expected, or over the norm that is usual in the row if that
-    is larger: values that almost cancel have no relative accuracy.
+    Rows, the indices of the first axis, are cut into vectors of `_NEIGHBOURS` values. The deviation
+    of a vector is the norm of the difference over the norm of the expected values, or over the root
+    mean square norm of the vectors of its row if that is larger: values that almost cancel have no
+    relative accuracy.
 
     Args:
       computed: array of any shape.
@@ -124,12 +126,12 @@ def choose(
 
     Args:
       what: what is chosen, for the log.
-      candidates: functions by name; the first one is kept if none is correct.
-      reference: computes the same in float32.
-      cases: the arguments of the calls, by name.
+      candidates: {name: function}; the first one is chosen if none is correct.
+      reference: function that computes the same results in float32.
+      cases: {name of a case: arguments of the calls}.
       bound: largest deviation of a correct candidate (`tolerance`).
-      seconds: about how long to time all candidates together.
-      clock: seconds of a clock.
+      seconds: approximate time in which all candidates together are timed.
+      clock: function that returns the seconds of a clock.
     """
     problems: dict[str, str] = {}
     deviations: dict[str, dict[str, float]] = {name: {} for name in candidates}
@@ -171,12 +173,12 @@ def table(choice: Choice) -> str:
 
 
 def _worst(deviations: Iterable[float]) -> float:
-    """Returns the largest deviation; NaN if there is one, which `max` may lose."""
+    """Returns the largest deviation; NaN if any is NaN, which `max` alone may skip."""
     return max(deviations, key=lambda x: (math.isnan(x), x))
 
 
 def _call(candidate: Candidate, arguments: Any) -> Mapping[str, jax.Array] | str:
-    """Returns the results of a call; or how it failed."""
+    """Returns the results of a call; if it fails, a text with the error."""
     try:
         return jax.block_until_ready(candidate(arguments))
     except Exception as error:  # Compilers and drivers raise errors of any type.
@@ -191,7 +193,10 @@ def _check(
     bound: float,
     deviations: dict[str, float],
 ) -> str:
-    """Returns why a candidate is not correct, or ""; adds its own to `deviations`."""
+    """Returns why a candidate is not correct in a case; "" if it is correct.
+
+    Raises the values of `deviations`, {name of a result: largest deviation}, to those of this case.
+    """
     first, second = (_call(candidate, arguments) for _ in range(2))
     if isinstance(first, str) or isinstance(second, str):
         return first if isinstance(first, str) else str(second)
@@ -211,7 +216,7 @@ def _check(
 
 @jax.jit
 def _compare(first: Any, second: Any, expected: Any) -> Any:
-    """Returns {name: (deviation, whether both calls returned the same)}."""
+    """Returns {name of a result: (deviation of the first call, whether both calls are equal)}."""
     return {
         name: (deviation(first[name], x), (first[name] == second[name]).all())
         for name, x in expected.items()
@@ -224,7 +229,7 @@ def _times(
     seconds: float,
     clock: Callable[[], float],
 ) -> dict[str, float]:
-    """Returns the milliseconds of each candidate, summed over the cases."""
+    """Returns {name of a candidate: median milliseconds of a call, summed over the cases}."""
     taken: dict[str, dict[str, list[float]]] = {
         name: {case: [] for case in cases} for name in candidates
     }

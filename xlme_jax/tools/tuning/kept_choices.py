@@ -1,4 +1,4 @@
-"""Keeps choices on the local disk, beside the compilation cache, so that a start measures once."""
+"""Keeps choices on the local disk, beside the compilation cache, for later starts."""
 
 import dataclasses
 import hashlib
@@ -21,9 +21,11 @@ def recall(
 ) -> Choice:
     """Returns the choice that was kept under a key; measures and keeps it if there is none.
 
+    Logs a warning if the choice cannot be kept.
+
     Args:
       key: everything that the choice depends on, JSON-serializable.
-      measure: makes the choice.
+      measure: function that makes the choice.
       folder: where choices are kept; None uses one in the user's cache folder.
     """
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
@@ -40,7 +42,7 @@ def recall(
 
 
 def to_json(choice: Choice) -> dict[str, Any]:
-    """Returns a choice as JSON; deviations as text, as they may be NaN."""
+    """Returns a choice as JSON; deviations are text, because they may be NaN."""
     rows = [dataclasses.asdict(row) for row in choice.measured]
     for row in rows:
         row["deviations"] = {name: f"{x:.3e}" for name, x in row["deviations"].items()}
@@ -48,7 +50,7 @@ def to_json(choice: Choice) -> dict[str, Any]:
 
 
 def from_json(content: Mapping[str, Any]) -> Choice:
-    """Returns the choice of `to_json`."""
+    """Returns the choice of a value of `to_json`."""
     rows = []
     for row in content["measured"]:
         deviations = {name: float(x) for name, x in row["deviations"].items()}
