@@ -13,8 +13,8 @@ from xlme_jax.studies.papers.items import make_of
 from xlme_jax.studies.papers.sheets import Make, Sheet
 from xlme_jax.studies.published.rows import INFOXLM, XLME, XYLENT, PaperTable, Row
 
-# XY-LENT's Table 1 repeats the numbers of Large in the row of Base; Tables 10 and 11 have those of
-# Base.
+# XY-LENT's Table 1 repeats the numbers of Large in the row of Base; Tables 10 and 11 have the
+# numbers of Base.
 _TRANSLATE_TRAIN = XYLENT["table_1_translate_train"] + PaperTable(
     ("XNLI", "PAWS-X"),
     (

@@ -50,8 +50,8 @@ def write(
       command: the command line, shown on the page.
       paper: the paper whose tables and figures are shown, after a list of existing and missing
         results; None for a selection of the tables and figures of all papers.
-      more: further tables, after those of `paper`; not shown without it.
-      more_drawn: further pictures, after those of `paper`; not shown without it.
+      more: further tables, after the tables of `paper`; not shown if `paper` is None.
+      more_drawn: further pictures, after the pictures of `paper`; not shown if `paper` is None.
 
     Returns:
       The path of report.html.
@@ -95,7 +95,7 @@ def write(
 
 
 def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
-    """Draws the measures that have a figure over layers, such as those of XLM-E Figures 3 and 4."""
+    """Draws the measures that have a figure over layers, such as XLM-E's Figures 3 and 4."""
     drawn = []
     for about, figure in _figures():
         curves = _once([c for entry in ours for c in _layer_lines(entry, about.name, about.metric)])
@@ -163,7 +163,7 @@ def _layer_lines(
       entry: the system.
       task: the benchmark.
       metric: its metric.
-      languages: the averaged languages; None for those that the measure averages.
+      languages: the averaged languages; None for the languages that the measure averages.
     """
     lines = []
     systems = entry.systems(task)
@@ -283,6 +283,7 @@ def _matrix_pictures(named: Sequence[tuple[str, Results]]) -> list[Picture]:
 
 
 def _matrix_picture(number: int, name: str, path: Path) -> Picture:
+    """Draws an alignment matrix; the caption has all words, also words that cannot be drawn."""
     pair = alignment_matrices.read_matrix(path)
     rows, columns = (
         " ".join(

@@ -84,7 +84,7 @@ def _accuracies(
 
     Args:
       scores: {column: accuracies before and after}.
-      which: 0 for accuracies before continued training, 1 for those after.
+      which: 0 for accuracies before continued training, 1 for accuracies after it.
     """
     for column in XYLENT["table_6"].columns:
         official = len(_LANGUAGES) if column == _AVERAGE else 0

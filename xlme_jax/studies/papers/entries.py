@@ -135,8 +135,9 @@ def score(
       entry: the runs.
       task: name of the benchmark.
       metric: name of the metric.
-      languages: official languages; those that every run has are averaged. Empty for all that every
-        run has. A set of word alignments is the same set whichever language its name has first.
+      languages: official languages; the mean is over the languages among them that every run has.
+        Empty for all languages that every run has. A set of word alignments is the same set
+        whichever language its name has first.
       system: "model" or a baseline.
       layer: layer of the hidden states; None for fine-tuned models and baselines without layers.
       reduce: {language: value} -> score; None for the mean.

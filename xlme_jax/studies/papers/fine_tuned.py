@@ -58,7 +58,7 @@ XTREME = tuple(TASKS)
 def _retrieval() -> Mapping[str, tuple[str, ScoreColumn]]:
     """Returns {column: (task, column of scores)} of XTREME's tasks that need no fine-tuning.
 
-    Their scores are those of an encoder at its middle layer (VECO, Appendix B).
+    These tasks score an encoder at its middle layer (VECO, Appendix B).
     """
     columns = ((cls.about.name, cls.about.xtreme) for cls in measures.by_task().values())
     return {column.heading: (name, column) for name, column in columns if column}

@@ -56,6 +56,7 @@ def statuses(paper: Paper, ours: Sequence[Entry]) -> list[Status]:
 
 
 def _status(paper: Paper, item: Item, ours: Sequence[Entry]) -> Status:
+    """Returns the status of a table or figure; without needs, all our systems are in it."""
     missing = [need for need in item.needs if not any(need.met_by(entry) for entry in ours)]
     there = (entry.name for entry in ours if any(need.met_by(entry) for need in item.needs))
     recipe = RECIPES.get(paper)

@@ -95,19 +95,19 @@ class Recipe:
     """A paper's settings of fine-tuning.
 
     Attributes:
-      name: first part of the names of the folders; "" for XLM-E's settings, which are those of the
-        files of the tasks.
+      name: first part of the names of the folders; "" for XLM-E's settings, which the gin files of
+        the tasks have.
       files: {training data: file of gin_configs/finetune that replaces the task's file}.
-      large: {training data: file that replaces that of `files` for the Large size}.
+      large: {training data: file that replaces the file of `files` for the Large size}.
       more: further file if the training data are not translated; "" for none.
       translated: further file if the training data are translated; "" for none.
       added: {training data: further files}.
       flags: {training data: further flags}.
-      large_flags: {training data: further flags for the Large size, after those of `flags`}.
+      large_flags: {training data: further flags for the Large size, after `flags`}.
       starts: {training data: shell variable of the run to start from}; other training data start
         from a pre-trained run.
-      scored: {training data: benchmarks to score, separated by commas}; other training data score
-        those of `_TOGETHER`.
+      scored: {training data: benchmarks to score, separated by commas}; for other training data,
+        `_TOGETHER` says what to score.
     """
 
     name: str = ""

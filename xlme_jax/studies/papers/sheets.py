@@ -147,7 +147,7 @@ def with_published(
 
 
 def once(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
-    """Returns rows without duplicates; what is equal for several systems is listed once.
+    """Returns rows without duplicates of baselines.
 
     Baselines that do not depend on weights, such as chance, are equal for all systems. If several
     have the same cells, they become one row without the name of a system.

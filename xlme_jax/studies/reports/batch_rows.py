@@ -192,7 +192,7 @@ class StreamRows:
 
     @property
     def is_continued(self) -> bool:
-        """Whether tokens that are not masked are predicted, such as those of translations."""
+        """Whether tokens that are not masked are predicted, such as tokens of translations."""
         reading = self.reading
         return reading is not None and any(
             bool((guess.is_predicted & ~reading.is_masked).any())
@@ -231,6 +231,7 @@ class StreamRows:
         return ", ".join(map(str, values[values != IGNORED].tolist()))
 
     def _token(self, row: int, column: int) -> Token:
+        """Returns the token at a row and a column, with its predictions and verdict."""
         original = int(self.arrays["tokens"][row, column])
         reading = self.reading
         read, masked, verdict = original, False, None

@@ -1,4 +1,4 @@
-"""The plots of a run as plain data: those of its system's panels, and those of all runs.
+"""The plots of a run as plain data: the panels of its system, and plots that all runs have.
 
 `curve_picture` draws these plots as a PNG, `explore` as part of a page.
 """

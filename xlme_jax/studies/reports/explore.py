@@ -176,7 +176,7 @@ def _bokeh() -> str:
     return (folder / "bokeh.min.js").read_text(encoding="utf-8")
 
 
-# The controls, the legends, and the colours of the axes, which follow those of the page.
+# Runs the controls and the legends, and gives the axes the colours of the page.
 _SCRIPT = r"""
 (async () => {
   const find = id => document.getElementById(id);

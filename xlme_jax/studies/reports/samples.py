@@ -41,7 +41,7 @@ class Sentence(NamedTuple):
 
     @property
     def is_continued(self) -> bool:
-        """Whether tokens that are not masked are predicted, such as those of translations."""
+        """Whether tokens that are not masked are predicted, such as tokens of translations."""
         return bool(self.segment.unmasked_predictions)
 
     @property
@@ -101,6 +101,7 @@ def from_json(content: Mapping[str, Any]) -> Sentence:
 
 
 def _token_to_json(token: Token) -> str | dict[str, Any]:
+    """Returns a token as JSON, without fields that have their default; its piece if all have."""
     fields: dict[str, Any] = {}
     if token.is_special:
         fields["special"] = True
@@ -121,6 +122,7 @@ def _token_to_json(token: Token) -> str | dict[str, Any]:
 
 
 def _token_from_json(column: int, encoded: str | Mapping[str, Any]) -> Token:
+    """Returns the token of a value of `_token_to_json`, at a column of its row."""
     if isinstance(encoded, str):
         return Token(column, encoded, encoded, False, False, {})
     piece, verdict = encoded["piece"], encoded.get("verdict")
@@ -155,6 +157,7 @@ def _legend(samples: Sequence[Sentence]) -> str:
 
 
 def _lines(sentence: Sentence) -> Iterator[str]:
+    """Yields the title of a sentence, and a line for each predictor, indented."""
     yield f"  {sentence.title}"
     if sentence.is_continued:
         yield f"    text: {_text(sentence.segment, '')}"

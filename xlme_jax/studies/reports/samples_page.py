@@ -114,7 +114,8 @@ def _tokens(run: Sequence[Token], predictor: str) -> Iterator[str]:
         if guess is None:
             yield marked(token.text, _kind_without_prediction(token, predictor))
             continue
-        # Pieces of another form would join or part words, so the space is that of the original.
+        # The space is taken from the original, because a predicted piece with or without one would
+        # part or join words.
         space = " " if token.piece.startswith("▁") else ""
         text = space + guess.piece.removeprefix("▁").replace("▁", " ")
         yield marked(text, _kind(token, guess.piece == token.piece))

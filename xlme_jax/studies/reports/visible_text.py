@@ -9,7 +9,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    """Returns a text whose control characters, those of direction included, are visible.
+    """Returns a text in which control characters are visible, also those that change direction.
 
     C0 controls become their pictures ("␀"), others "⟨U+202E⟩". Joiners stay.
     """
@@ -33,6 +33,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def _visible(character: str) -> str:
+    """Returns a character, or the symbols that stand for it if it is hidden."""
     code = ord(character)
     if code < 0x20:
         return chr(0x2400 + code)

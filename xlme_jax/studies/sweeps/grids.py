@@ -335,7 +335,7 @@ def to_markdown(
 
 
 def metrics_of(config: SweepConfig) -> list[str]:
-    """Returns the metrics in a sweep's tables: those that select, then those of `show`."""
+    """Returns the metrics in a sweep's tables: metrics that select, then the metrics of `show`."""
     selecting = [config.select, *config.by_language.values()]
     return list(dict.fromkeys([*filter(None, selecting), *config.show]))
 

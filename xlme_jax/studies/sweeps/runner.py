@@ -1,9 +1,9 @@
 """Runs the training runs of a sweep one after another; resumes interrupted sweeps.
 
-Several processes may work on one sweep, on machines that share only its folder. Each run has a lock
-of its own, `.sweep.lock`, so that nothing runs twice whichever processes are started: shards,
-the same shard again, or the sweep without shards. A process that finds a run in use waits for it.
-The train command's own lock tells of runs whose sweep was killed, or that no sweep has started.
+Several processes may work on one sweep, on machines that share only its folder. Each run has a
+lock, `.sweep.lock`, so that nothing runs twice whichever processes are started: shards, the same
+shard again, or the sweep without shards. A process that meets a run in use waits for its end.
+The lock of the train command shows runs whose sweep was killed, or that no sweep has started.
 Results are read from the runs' folders, and written under the lock of the sweep's folder, so that
 the process that writes last has read the results of all others.
 """
@@ -217,6 +217,7 @@ class Sweep:
         ]
 
     def _train_command(self, point: Point, seed: int) -> list[str]:
+        """Returns the program and the arguments that train a run."""
         bindings = [f"--gin.{b.replace(' = ', '=', 1)}" for b in self._bindings(point, seed)]
         return [
             *self._train,
@@ -403,7 +404,7 @@ def checked_steps(
     """Returns the `steps` argument of `Sweep`: a function that checks a run and returns its steps.
 
     The function loads the configuration from the bindings of a run. It raises ConfigError if the
-    configuration is wrong or differs from that of an earlier start of the run.
+    configuration is wrong, or differs from the configuration of an earlier start of the run.
 
     Args:
       files: gin files.

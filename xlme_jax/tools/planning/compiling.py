@@ -193,7 +193,7 @@ class Lowered:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Compiler options: those of the run, and for GPUs two more.
+        """Compiler options: the options of the run, and for GPUs two more.
 
         GPU autotuning is off, as it times kernels on the device. Matrix products use cuBLAS:
         without autotuning, XLA's own kernels have tiles of a fixed size, which do not suit all

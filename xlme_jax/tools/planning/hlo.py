@@ -119,6 +119,7 @@ class Program:
         self.times = self._count()
 
     def _parse(self, text: str) -> None:
+        """Sets `computations` and `entry`."""
         computation: Computation = {}
         for line in text.splitlines():
             if line and not line[0].isspace():

@@ -6,7 +6,7 @@ links of 50 GB/s per direction, from Jouppi et al., arXiv:2304.01433). A device 
 TensorCores of v4 and v5p act as one. `hbm` is the usable memory, a little less than the nominal.
 
 GPUs: NVIDIA's data sheets of A100 SXM, H100 SXM, H200 and HGX B200; bidirectional NVLink bandwidth
-is 600, 900, 900 and 1800 GB/s. The network is that of the DGX of the same generation: 8 x 200
+is 600, 900, 900 and 1800 GB/s. The network is taken from the DGX of the same generation: 8 x 200
 (A100) or 8 x 400 Gbit/s per node.
 
 Topologies are named as in libtpu (`v5e:16x16`, `v4:4x4x4`), by the number of GPUs (`h100:8`,

@@ -66,7 +66,7 @@ class Plan:
     Attributes:
       given: the given configuration, compiled.
       tried: (candidate, its compiled configuration), in order of compilation.
-      best: (candidate, compiled configuration) with the fastest estimate among those that fit; the
+      best: (candidate, compiled configuration) with the fastest estimate of all that fit; the
         candidate is None for the given configuration. None if nothing fits.
     """
 
@@ -164,7 +164,7 @@ class CostModel:
     """Cost model of candidates: memory and time.
 
     Memory is the sum of state, batch and gradients, known from shapes, and of activations, which
-    are estimated and then scaled by the compiler's results. Time is that of matrix products and of
+    are estimated and then scaled by the compiler's results. Time is the sum of matrix products and
     three kinds of communication: gradients between replicas, weights within fsdp groups and
     activations within tensor groups.
     """

@@ -1,6 +1,6 @@
 """Answers to requests: results of a model for texts, as plain values for JSON.
 
-Control characters, those of direction included, are made visible in every text (`visible`).
+Control characters are made visible in every text, also those that change direction (`visible`).
 """
 
 import re

@@ -1,6 +1,6 @@
 """The implementations of attention of a device, and the rows on which they are compared.
 
-Rows are like those of training: each row of the first half is one text, the other rows have four
+Rows are like rows of training: each row of the first half is one text, the other rows have four
 texts and padding, as packed rows do. Kernels skip blocks of other texts, so texts change the time.
 """
 
@@ -67,6 +67,7 @@ def with_gradients(run: Callable[..., jax.Array]) -> Candidate:
     """
 
     def both(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Returns "output" and the gradient of each differentiated array."""
         given = {name: arrays[name] for name in _DIFFERENTIATED if name in arrays}
         rest = {n: x for n, x in arrays.items() if n not in given and n != "weights"}
 

@@ -1,6 +1,6 @@
 """Chooses the fastest correct function among several that compute the same result.
 
-A function is correct if its results equal those of a reference in float32, up to `tolerance`, and
+A function is correct if its results equal a reference's results in float32, up to `tolerance`, and
 if a second call returns the same bits: a run that resumes must continue with the same bits. The
 deviation of an array is the largest one of any group of neighbouring values (`deviation`), because
 a wrong row, or a wrong last block, would disappear in a mean over the array.
@@ -125,7 +125,7 @@ def choose(
     its second call is left out with a warning. Calls that compile are not timed.
 
     Args:
-      what: what is chosen, for the log.
+      what: name of the operation, for the log.
       candidates: {name: function}; the first one is chosen if none is correct.
       reference: function that computes the same results in float32.
       cases: {name of a case: arguments of the calls}.
@@ -195,7 +195,8 @@ def _check(
 ) -> str:
     """Returns why a candidate is not correct in a case; "" if it is correct.
 
-    Raises the values of `deviations`, {name of a result: largest deviation}, to those of this case.
+    Raises the values of `deviations`, {name of a result: largest deviation}, to the deviations in
+    this case where these are larger.
     """
     first, second = (_call(candidate, arguments) for _ in range(2))
     if isinstance(first, str) or isinstance(second, str):
