@@ -290,9 +290,9 @@ def _percent(value: float | None) -> Cell:
 
 
 def _encoder_parameters(checkpoint: Path) -> int | None:
-    """Returns the number of parameters of a checkpoint's encoder; None if its record lacks it.
+    """Returns the number of parameters of a checkpoint's encoder.
 
-    None also if the checkpoint or its record is missing or damaged.
+    None if the record of the checkpoint lacks the number, or is missing or damaged.
     """
     try:
         return read_record(checkpoint).encoder_parameters

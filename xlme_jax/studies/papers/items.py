@@ -49,7 +49,7 @@ class SheetSpec:
     """What a sheet is made of.
 
     Attributes:
-      options: arguments of its kind, the words after the kind in tables.tsv.
+      options: arguments of the kind of the sheet, the words after the kind in tables.tsv.
       title: title; unused by kinds that have a fixed title.
       caption: caption; unused by kinds that have a fixed caption.
       table: published rows; a table without columns if there are none.

@@ -214,7 +214,7 @@ def _sweep_command(need: Need, recipe: Recipe, run_variable: str, is_large: bool
 def _scored(need: Need, recipe: Recipe) -> str:
     """Returns the flags that say which benchmarks and which split an evaluation scores.
 
-    Returns "" if it scores the test set of the benchmark that it was trained on, the default.
+    Returns "" for the default, the test set of the benchmark that the model was trained on.
     """
     trained = _TRAINED_ON.get(need.task, need.task)
     together = {**_TOGETHER, **recipe.scored}

@@ -24,8 +24,8 @@ class PredictedToken:
     """A predicted token.
 
     Attributes:
-      piece: the token.
-      probability: its probability.
+      piece: the predicted token.
+      probability: the probability of the predicted token.
       of_original: the probability of the original token.
     """
 

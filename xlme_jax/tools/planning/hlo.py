@@ -188,7 +188,7 @@ class Program:
 
 
 def find_root(computation: Computation) -> Instruction | None:
-    """Returns the instruction whose result a computation returns; None if it is empty."""
+    """Returns the instruction whose result a computation returns; None without instructions."""
     return next((instruction for instruction in computation.values() if instruction.root), None)
 
 
@@ -218,7 +218,7 @@ def _step(body: Computation, counter: int) -> int:
 
 
 def operand_type(name: str, computation: Computation) -> str:
-    """Returns the printed type of an operand; empty if it is not in the computation."""
+    """Returns the printed type of an operand; "" if the computation does not define the operand."""
     return computation[name].type if name in computation else ""
 
 

@@ -198,7 +198,10 @@ class CostModel:
                         yield MeshCandidate(data, fsdp, tensor, micro, remat)
 
     def candidate_of(self, compiled: Compiled) -> MeshCandidate:
-        """Returns the candidate with the settings of a compiled configuration."""
+        """Returns the candidate with the settings of a compiled configuration.
+
+        If the encoders differ in remat, the candidate has none.
+        """
         kinds = {encoder.remat for encoder in self._encoders()}
         remat = kinds.pop() if len(kinds) == 1 else False
         micro = compiled.config.loop.micro_batches

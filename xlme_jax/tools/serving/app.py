@@ -135,8 +135,8 @@ class Turns:
 def _content() -> Any:
     """Returns the JSON of the current request.
 
-    Aborts it with HTTP 415 if it is not declared as JSON, 413 if it is too large, and 400 if it
-    cannot be parsed.
+    Aborts the request with HTTP 415 if its header does not declare JSON, 413 if it is too large,
+    and 400 if its content is no JSON.
     """
     if not flask.request.is_json:
         flask.abort(415, "the request must have the header Content-Type: application/json")

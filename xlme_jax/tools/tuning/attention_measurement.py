@@ -28,8 +28,8 @@ def measure(
 ) -> Choice:
     """Measures all implementations of attention on a device of this process.
 
-    Implementations are compared without dropout, as in evaluation, and also with the dropout of
-    the run if it has any.
+    Implementations are compared without dropout, as in evaluation, and also with dropout if the
+    attention has any.
 
     Args:
       heads: the attention.
