@@ -13,8 +13,8 @@ product / temperature), the entropic plan. Both are computed from logarithms, so
 work.
 
 A second aligner stands beside it, with metrics "aer_argmax" and so on: tokens are linked if each
-has the largest cosine for the other, as by SimAlign's "argmax" (Jalili Sabet et al. 2020), which
-encodes the two sides apart where here they are one row. It knows no temperature.
+has the largest cosine for the other, as by SimAlign's "argmax" (Jalili Sabet et al. 2020). SimAlign
+encodes the two sides apart, and here they are one row. The temperature does not change these links.
 
 Differences from XLM-Align's script (word_aligner/xlmalign-ot-aligner.py of its repository):
 
@@ -24,9 +24,9 @@ Differences from XLM-Align's script (word_aligner/xlmalign-ot-aligner.py of its 
 - Pairs longer than the encoder's maximum are cut and counted: words beyond it have no link, so that
   their gold links are missed. The script fails.
 
-Scores follow its rules: sums over all pairs of a set; S is part of P; a sure link that names no
-word is part of S. The language that a set's name has first is the first in the row, as in the gold
-file.
+Scores follow the script's rules: sums over all pairs of a set; S is part of P; a sure link that
+names no word is part of S. The first language of a set's name is the first in the row and in the
+links of the gold file.
 """
 
 import collections
@@ -134,10 +134,12 @@ class WordAlignment(Measure):
 
     @classmethod
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
-        """See `Measure.requested`; pairs are names of sets, languages choose the sets with them.
+        """See `Measure.requested`; a pair names a set, a language chooses all sets with it.
+
+        Languages are ignored if there are pairs.
 
         Raises:
-          ValueError: there are none.
+          ValueError: there is no folder, or no set has one of the languages.
         """
         del configured
         folder, languages = str(labelled_rows.folder_of(request.data, task)), request.languages
@@ -157,7 +159,7 @@ class WordAlignment(Measure):
 
     @classmethod
     def set_of(cls, language: str) -> str:
-        """Returns the pair with English first."""
+        """Returns the name of a set in tables: the pair with English first."""
         return english_first(language)
 
     def build(self, subject: Subject) -> Evaluation:
@@ -185,7 +187,10 @@ class WordAlignment(Measure):
         align = jax.jit(_aligner(subject, self.temperature))
         plan = jax.jit(_planner(subject, headline, self.temperature))
         names = list(dict.fromkeys(name for name, _ in named_rows))
-        drawn = [_worth_drawing([row for of, row in named_rows if of == name]) for name in names]
+        drawn = [
+            _worth_drawing([row for set_name, row in named_rows if set_name == name])
+            for name in names
+        ]
 
         def evaluate(params: Any) -> Outcome:
             counts = _Tally()
@@ -210,7 +215,14 @@ class WordAlignment(Measure):
     def _read(
         self, subject: Subject, length: int, skipped: dict[str, int], repaired: dict[str, int]
     ) -> dict[str, list["_Row"]]:
-        """Returns {set: tokenized pairs}; counts skipped links, cut pairs and left out sets."""
+        """Returns {name of a set: tokenized pairs} of all sets that can be used.
+
+        Adds counts of skipped links and of sets that are left out to `skipped`, those of cut pairs
+        to `repaired`.
+
+        Raises:
+          ValueError: the folder or a corpus is missing, or every set is left out.
+        """
         rows_by_set: dict[str, list[_Row]] = {}
         left_out: list[str] = []
         for name in self._names():
@@ -230,7 +242,7 @@ class WordAlignment(Measure):
         return rows_by_set
 
     def _names(self) -> Iterator[str]:
-        """Yields the names of the subfolders to read."""
+        """Yields the names of the subfolders to read; ValueError if one is missing."""
         there = alignment_folders(self.folder)
         if not there:
             raise ValueError(
@@ -250,10 +262,12 @@ class WordAlignment(Measure):
     def _cut_rows(
         corpus: AlignedCorpus, subject: Subject, length: int, report: ReadReport
     ) -> list["_Row"]:
-        """Returns the tokenized pairs, cut to `length` tokens; counts those that are cut.
+        """Returns the tokenized pairs of a corpus, cut to `length` tokens.
+
+        The number of cut pairs is added to `report`.
 
         Raises:
-          DataError: all are cut.
+          DataError: all pairs have more than `length` tokens.
         """
         rows = _rows(corpus, subject.vocabulary)
         longer = sum(len(row.tokens) > length for row in rows)
@@ -268,9 +282,15 @@ class WordAlignment(Measure):
     def _results(
         self, counts: "_Tally", headline: int, restarts: bool
     ) -> tuple[list[Result], dict[str, float]]:
-        """Returns results of each corpus and their means by layer and of the diagonal; headline.
+        """Returns the results of the model by layer and of the diagonal, and the headline.
 
-        "mean" is over all sets, "mean-4" over those of XLM-E's Table 6 if all are there.
+        Results are those of each set, their mean, and "mean-4", the mean over the sets of XLM-E's
+        Table 6, if all four are there.
+
+        Args:
+          counts: link counts.
+          headline: layer of the headline.
+          restarts: whether positions restart on the second side, for `Result.setting`.
         """
         kernel = "the dot products"
         if self.temperature is not None:
@@ -301,7 +321,11 @@ class WordAlignment(Measure):
 def _means(
     values: Mapping[tuple[str, str, int | None], float],
 ) -> dict[tuple[str, str, int | None], float]:
-    """Returns the means of {(set, metric, layer): value} over sets, as "mean" and "mean-4"."""
+    """Returns means over sets, with "mean" or "mean-4" in place of the name of a set.
+
+    Args:
+      values: {(set, metric, layer): value}; layer None is the diagonal's.
+    """
     of_all: dict[tuple[str, int | None], dict[str, float]] = collections.defaultdict(dict)
     for (name, metric, layer), value in values.items():
         of_all[metric, layer][name] = value
@@ -316,7 +340,7 @@ def _means(
 
 
 class _Tally(dict[tuple[str, int | None, str], Counts]):
-    """{(corpus, layer; None for the diagonal, suffix of metrics): counts}, initially zero."""
+    """Link counts, initially zero, by (set, layer or None for the diagonal, suffix of metrics)."""
 
     def __missing__(self, key: tuple[str, int | None, str]) -> Counts:
         return Counts()
@@ -325,6 +349,7 @@ class _Tally(dict[tuple[str, int | None, str], Counts]):
 def _result(
     task: str, language: str, metric: str, value: float, layer: int | None, setting: str
 ) -> Result:
+    """Returns a result of the model, or for layer None of the diagonal, which has no setting."""
     system, setting = ("diagonal", "") if layer is None else ("model", setting)
     # XL-WA also has validation sets; the names of their folders end so.
     split = "validation" if language.endswith("_dev") else "test"
@@ -341,7 +366,7 @@ class _Row:
       sure: sure gold links.
       possible: possible gold links.
       outside: sure gold links that name no word.
-      tokens: `<s> e </s> f </s>`.
+      tokens: `<s> e </s> f </s>`, n tokens.
       words: int[n], index of each token's word on its side; -1 for `<s>` and `</s>`.
     """
 
@@ -354,7 +379,11 @@ class _Row:
     words: np.ndarray
 
     def word_links(self, linked: np.ndarray) -> set[tuple[int, int]]:
-        """Returns links of words whose tokens are linked; `linked` is int[L] from `_aligner`."""
+        """Returns the links (source word, target word) whose tokens are linked.
+
+        Args:
+          linked: int[L], links of the row's tokens at one layer, from `_aligner`.
+        """
         sources = np.flatnonzero(linked >= 0)
         targets = linked[sources]
         return set(zip(self.words[sources].tolist(), self.words[targets].tolist()))
@@ -365,9 +394,10 @@ class _Row:
 
 
 def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary, length: int | None = None) -> list[_Row]:
-    """Tokenizes each pair word by word, so that tokens belong to words.
+    """Returns the pairs of a corpus, tokenized word by word, so that each token has its word.
 
-    Pairs with more than `length` tokens are cut, token by token at the end of the longer side.
+    Pairs of more than `length` tokens, specials included, are cut token by token at the end of the
+    longer side; None cuts none.
     """
     sides = corpus.sources, corpus.targets
     words = list(dict.fromkeys(word for side in sides for text in side for word in text))
@@ -393,11 +423,10 @@ def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary, length: int | None = No
 def _aligner(
     subject: Subject, temperature: float | None
 ) -> Callable[[Any, Rows], dict[str, jax.Array]]:
-    """Returns (params, rows) -> links of "transport" and of "argmax", int32[R, layers + 1, L] each.
+    """Returns (params, rows) -> {aligner: links of tokens, int32[R, layers + 1, L]}.
 
-    They are the position linked to each source token, -1 for tokens without a link. The links of
-    XLM-Align's script differ from "transport" where a dot product is 0 or less: it leaves such
-    products negative, ours are clamped to 1e-6 (see the module).
+    The links have, at the position of each source token, the position of the target token that it
+    is linked to, and -1 at all other positions. The aligners are "transport" and "argmax".
     """
 
     def align(params: Any, rows: Rows) -> dict[str, jax.Array]:
@@ -413,7 +442,15 @@ def _aligner(
 
 
 def _cosines(hidden: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
-    """Returns cosines of source and target tokens, float32[R, L, L]; -inf elsewhere."""
+    """Returns the cosines of source tokens (rows) with target tokens (columns), float32[R, L, L].
+
+    All entries of other tokens are -inf.
+
+    Args:
+      hidden: [R, L, D], states.
+      source: bool[R, L], which tokens are words of the source.
+      target: bool[R, L], which tokens are words of the target.
+    """
     hidden = hidden.astype(jnp.float32)
     hidden /= jnp.linalg.norm(hidden, axis=2, keepdims=True)
     exact = jax.lax.Precision.HIGHEST
@@ -422,7 +459,10 @@ def _cosines(hidden: jax.Array, source: jax.Array, target: jax.Array) -> jax.Arr
 
 
 def _encode(subject: Subject, params: Any, rows: Rows) -> list[jax.Array]:
-    """Returns hidden states of pairs, with the positions used in training."""
+    """Returns the hidden states of pairs by layer, [R, L, D] each.
+
+    Positions are those of training: they restart on the second side if `Subject.restarts`.
+    """
     if not subject.restarts:
         return subject.encode(params, rows)
     is_end = rows["tokens"] == EOS_ID
@@ -433,7 +473,10 @@ def _encode(subject: Subject, params: Any, rows: Rows) -> list[jax.Array]:
 
 
 def _sides(rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Returns which tokens are words of the source, and of the target: bool[R, L] each."""
+    """Returns which tokens belong to words of the source, and which to words of the target.
+
+    Both are bool[R, L]; specials and padding belong to neither.
+    """
     ends = jnp.cumsum(rows["tokens"] == EOS_ID, axis=1)
     is_word = (rows["tokens"] != BOS_ID) & (rows["tokens"] != EOS_ID) & (rows["segment_ids"] > 0)
     return is_word & (ends == 0), is_word & (ends == 1)
@@ -442,10 +485,17 @@ def _sides(rows: Rows) -> tuple[jax.Array, jax.Array]:
 def _plan(
     hidden: jax.Array, source: jax.Array, target: jax.Array, temperature: float | None
 ) -> jax.Array:
-    """Returns the logarithm of the plan after scaling columns, float32[R, L, L].
+    """Returns the logarithm of the transport plan, float32[R, L, L].
 
-    Rows are source tokens and columns are target tokens; -inf elsewhere. Scaling the rows once more
-    does not change the largest column of a row.
+    Rows are source tokens, columns are target tokens, and all other entries are -inf. The last
+    scaling of the rows is left out, because it does not change the largest column of a row; a
+    caller that needs shares applies a softmax to the rows.
+
+    Args:
+      hidden: [R, L, D], states.
+      source: bool[R, L], which tokens are words of the source.
+      target: bool[R, L], which tokens are words of the target.
+      temperature: see `WordAlignment.temperature`.
     """
     hidden = hidden.astype(jnp.float32)
     exact = jax.lax.Precision.HIGHEST
@@ -460,9 +510,16 @@ def _plan(
 
 
 def _mutual(plan: jax.Array) -> jax.Array:
-    """Returns each row's largest column if the row is also the column's largest, else -1."""
+    """Returns, for each row, the column with its largest entry, int32[R, L].
+
+    It is -1 where the row does not have the largest entry of that column in turn.
+
+    Args:
+      plan: [R, L, L], plans or similarities; -inf outside of pairs of a source and a target token.
+    """
     # Not by equality with the maximum: fused programs may round the two differently.
     forward, backward = plan.argmax(axis=2), plan.argmax(axis=1)
+    # For each row, the best row of its best column.
     back = jnp.take_along_axis(backward, forward, axis=1)
     # False for tokens without a word, and for non-finite states.
     is_finite = jnp.isfinite(plan.max(axis=2))
@@ -491,8 +548,12 @@ class PairAligner:
     def __call__(self, params: Any, corpus: AlignedCorpus) -> list[AlignmentMatrix]:
         """Returns a matrix for each pair of a corpus.
 
-        It has the share of a source word's token that is transported to a target word's token; the
-        maximum over tokens; 0 for words without tokens.
+        The entry of two words is the largest share of a token of the source word that is
+        transported to a token of the target word; 0 if one of the words has no tokens.
+
+        Args:
+          params: the encoder's parameters.
+          corpus: the pairs.
 
         Raises:
           ValueError: a pair has more tokens than the encoder reads.
@@ -510,7 +571,11 @@ class PairAligner:
 def _planner(
     subject: Subject, layer: int, temperature: float | None
 ) -> Callable[[Any, Rows], tuple[jax.Array, jax.Array]]:
-    """Returns (params, rows) -> plan with rows scaled last, float32[R, L, L], and `_mutual`'s."""
+    """Returns (params, rows) -> (transport plan, float32[R, L, L]; its links from `_mutual`).
+
+    The rows of the plan are scaled last, so that each row of a source token adds up to 1. All other
+    entries are 0.
+    """
 
     def plan(params: Any, rows: Rows) -> tuple[jax.Array, jax.Array]:
         scaled = _plan(_encode(subject, params, rows)[layer], *_sides(rows), temperature)
@@ -526,7 +591,14 @@ def _matrices(
     rows: Sequence[_Row],
     row_multiple: int,
 ) -> list[AlignmentMatrix]:
-    """Runs a compiled `_planner` on pairs; returns matrices over words."""
+    """Returns the matrix over words of each pair.
+
+    Args:
+      plan: function from `_planner`, compiled.
+      params: the encoder's parameters.
+      rows: the pairs.
+      row_multiple: see `encoding.batches`.
+    """
     matrices: dict[int, AlignmentMatrix] = {}
     batches = encoding.batches([row.tokens for row in rows], row_multiple)
     for indices, results in encoding.run(plan, params, batches):
@@ -543,7 +615,7 @@ def _matrices(
 
 
 def _worth_drawing(rows: Sequence[_Row]) -> _Row:
-    """Returns the first pair that is worth plotting and fits a page, else the first pair."""
+    """Returns the first pair with 8 to 16 words on both sides, which fit a page, else the first."""
 
     def fits(row: _Row) -> bool:
         return all(8 <= len(words) <= 16 for words in (row.source, row.target))

@@ -22,10 +22,13 @@ class AlignmentMatrix:
     Attributes:
       source: source words.
       target: target words.
-      matrix: [source, target], non-negative strengths, such as a transport plan.
-      sure: sure gold links, (source, target) from 0.
-      possible: possible gold links.
-      predicted: predicted links.
+      matrix: [source words, target words], non-negative strengths, such as a transport plan.
+      sure: sure gold links, (index of the source word, index of the target word), from 0.
+      possible: possible gold links, in the form of `sure`.
+      predicted: predicted links, in the form of `sure`.
+
+    Raises:
+      ValueError: the shape of the matrix is not that of the words, or a link names no word.
     """
 
     source: tuple[str, ...]
@@ -45,7 +48,12 @@ class AlignmentMatrix:
 
 
 def matrix_file(name: str, pair: AlignmentMatrix) -> dict[str, str]:
-    """Returns {path: text} of a matrix, for `Outcome.files`; the report plots it."""
+    """Returns {path: JSON text} of a matrix, for `Outcome.files`; the report plots this file.
+
+    Args:
+      name: name of the file, without folder and suffix.
+      pair: the sentence pair; strengths are rounded to 6 decimals.
+    """
     content = {
         "source": pair.source,
         "target": pair.target,
@@ -56,10 +64,10 @@ def matrix_file(name: str, pair: AlignmentMatrix) -> dict[str, str]:
 
 
 def read_matrix(path: Path) -> AlignmentMatrix:
-    """Reads a file of `matrix_file`.
+    """Reads a matrix from a file with the text of `matrix_file`.
 
     Raises:
-      ValueError: the file is damaged; names it.
+      ValueError: the file is damaged; the message names it.
     """
     try:
         content: Any = parse(path.read_bytes())

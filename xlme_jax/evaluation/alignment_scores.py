@@ -8,7 +8,14 @@ Links = Set[tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Link counts of a corpus: |A|, |S|, |A and S|, |A and P| of XLM-E Eq. 10."""
+    """Link counts of one or more pairs.
+
+    Attributes:
+      predicted: |A| of XLM-E Eq. 10, predicted links.
+      sure: |S|, sure gold links.
+      predicted_sure: |A and S|.
+      predicted_possible: |A and P|; P contains S.
+    """
 
     predicted: int = 0
     sure: int = 0
@@ -45,9 +52,10 @@ def aer(predicted: Iterable[Links], sure: Iterable[Links], possible: Iterable[Li
     """Returns the alignment error rate of a corpus (XLM-E Eq. 10; Och and Ney 2003).
 
     Args:
-      predicted: A, links (source word, target word) of each pair.
-      sure: S, in the same order of pairs.
-      possible: P; always includes S, whether or not its links are repeated here.
+      predicted: A, the predicted links of each pair, (source word, target word).
+      sure: S, the sure gold links of the same pairs, in the same order.
+      possible: P, the possible gold links of the same pairs; links of S count as possible whether
+        or not they are repeated here.
 
     Returns:
       1 - (|A and S| + |A and P|) / (|A| + |S|), sums over all pairs; 0 if both are empty.
@@ -59,6 +67,7 @@ def aer(predicted: Iterable[Links], sure: Iterable[Links], possible: Iterable[Li
 
 
 def _same_length(*lists: Iterable[Links]) -> list[list[Links]]:
+    """Returns the arguments as lists; ValueError if they have different numbers of pairs."""
     link_lists = [list(links) for links in lists]
     if len(set(map(len, link_lists))) > 1:
         lengths = ", ".join(str(len(links)) for links in link_lists)
@@ -67,6 +76,11 @@ def _same_length(*lists: Iterable[Links]) -> list[list[Links]]:
 
 
 def diagonal(source: int, target: int) -> set[tuple[int, int]]:
-    """Links each of `source` words to the word at the same relative position of `target` words."""
+    """Returns the links of each source word to the target word at the same relative position.
+
+    Args:
+      source: number of source words.
+      target: number of target words; without any, there are no links.
+    """
     last = max(source - 1, 1)
     return {(i, round(i * (target - 1) / last)) for i in range(source) if target}

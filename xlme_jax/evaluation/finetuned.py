@@ -50,14 +50,15 @@ class TaskEvaluation(Measure):
 
     Attributes:
       folder: folder with a subfolder of official files per benchmark; not needed for embedded ones.
-      task: name of the benchmark; None for the one that the model was fine-tuned on. Others must
-        have the same labels: a model of "tydiqa" can answer the questions of "xquad".
+      task: name of the benchmark; None for the one that the model was fine-tuned on. Any other
+        benchmark must have the same labels: a model of "tydiqa" can answer questions of "xquad".
       split: "validation" or "test".
-      languages: language codes as in the files; empty for all found.
-      length: maximum tokens per row; None for the encoder's maximum. Longer texts are truncated,
-        longer tagged sentences are split, longer contexts are read in windows.
+      languages: language codes; empty for all that have a file.
+      length: maximum tokens per row; None for the encoder's maximum, or 512 if it has none. Longer
+        texts are truncated, longer tagged sentences are split, longer contexts are read in windows.
       stride: tokens shared by neighbouring windows.
-      limit: maximum examples per language, the first ones of each file; None for all.
+      limit: maximum examples per language (questions, of multiple choice), the first ones of each
+        file; None for all.
       n_best: number of first and last answer tokens that are combined in a window.
       max_answer_length: maximum tokens of an answer.
       batch_tokens: tokens that are predicted at once.
@@ -88,7 +89,7 @@ class TaskEvaluation(Measure):
 
     @classmethod
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
-        """See `Measure.requested`."""
+        """See `Measure.requested`; fields without a flag are as in the run's own evaluator."""
         matching = [measure for measure in configured if isinstance(measure, cls)]
         settings = matching[0] if matching else cls()
         return dataclasses.replace(
@@ -103,15 +104,15 @@ class TaskEvaluation(Measure):
 
     @classmethod
     def hub_type_of(cls, task: str) -> str:
-        """Returns the hub's name for the kind of a benchmark."""
+        """Returns the Hugging Face hub's name for the kind of a benchmark."""
         return _HUB_TYPES[BENCHMARKS[task].kind]
 
     def build(self, subject: Subject) -> Evaluation:
         """Reads and encodes the files, and returns the evaluation of some parameters.
 
         Raises:
-          ValueError: the model was not fine-tuned, a file is missing or damaged, or none of its
-            examples has a label.
+          ValueError: the model was not fine-tuned, or on a benchmark with other labels, a file is
+            missing or damaged, or none of its examples has a label.
         """
         if subject.task is None or subject.predict is None:
             raise ValueError(
@@ -125,36 +126,54 @@ class TaskEvaluation(Measure):
                 f"{tuned.name!r}, which has other labels ({', '.join(tuned.labels) or tuned.kind})"
             )
         report = ReadReport()
-        files = [_File(self, task, language, subject, report) for language in self._languages(task)]
+        sets = [
+            _LanguageSet(self, task, language, subject, report)
+            for language in self._languages(task)
+        ]
         predict = jax.jit(subject.predict)
 
         def evaluate(params: Any) -> Outcome:
             results: list[Result] = []
             written: dict[str, str] = {}
-            for file in files:
-                logits = _by_row(predict, params, file.batches)
-                predictions = file.predictions(logits)
-                results += file.score(predictions, "model") + file.baseline()
+            for language_set in sets:
+                logits = _by_row(predict, params, language_set.batches)
+                predictions = language_set.predictions(logits)
+                results += language_set.score(predictions, "model") + language_set.baseline()
                 written |= prediction_files(
-                    task.name, task.kind, self.split, file.language, predictions
+                    task.name, task.kind, self.split, language_set.language, predictions
                 )
             return _outcome(results, written, report.skipped, report.repaired)
 
         return evaluate
 
     def _languages(self, task: Benchmark) -> Sequence[str]:
+        """Returns the configured languages, as the files spell them, or all that have a file."""
         available = task.available(self._folder(task)).get(self.split, ())
-        # Reading reports missing files.
+        # Without any file, reading those of the benchmark's languages raises an error that says so.
         return spelled_as(self.languages, available) or available or task.languages or ("en",)
 
     def _folder(self, task: Benchmark) -> str:
+        """Returns the folder of the benchmark's files; embedded benchmarks do not read it."""
         if labelled_rows.is_embedded(task.name):
             return self.folder
         return str(labelled_rows.folder_of(self.folder, task.name))
 
 
-class _File:
-    """The examples of a language, and their rows."""
+class _LanguageSet:
+    """The labelled examples of one language and split, encoded as rows.
+
+    It turns logits into predictions, and scores predictions and a baseline.
+
+    Attributes:
+      settings: settings of the evaluation.
+      task: the benchmark.
+      language: code of the language, as in the files.
+      examples: the examples that have a label.
+      rows: rows of the examples; an example may have several (`Features.example`).
+      batches: the rows in batches.
+      gold: gold item of each example: a label, its tags or its accepted answers. Of multiple
+        choice, the number of the right answer of each question; `NO_LABEL` if none is right.
+    """
 
     def __init__(
         self,
@@ -165,17 +184,17 @@ class _File:
         report: ReadReport,
     ):
         self.settings, self.task, self.language = settings, task, language
-        every = task.read(settings._folder(task), settings.split, language, report)
+        all_examples = task.read(settings._folder(task), settings.split, language, report)
         self._rules = answer_spans.SQUAD
         if task.kind == "question_answering":
             # Language of the context: "de-en" of MLQA has German contexts.
             self._rules = answer_spans.rules_of(task.name, language.split("-")[0])
-        examples = _first(every, task.kind, settings.limit)
+        examples = _first(all_examples, task.kind, settings.limit)
         gold = [_gold(example, self._rules.no_answer) for example in examples]
-        labelled = [example for example, some in zip(examples, gold) if some]
+        labelled = [example for example, of_example in zip(examples, gold) if of_example]
         if not labelled:
             raise ValueError(
-                f"{task.name}, {settings.split} in {language}: none of the {len(every)} "
+                f"{task.name}, {settings.split} in {language}: none of the {len(all_examples)} "
                 "examples has a label, so nothing can be scored; choose another split"
             )
         report.skip("no label to score against", len(gold) - len(labelled))
@@ -192,7 +211,7 @@ class _File:
         )
         texts = [tuple(row.tokens.tolist()) for row in self.rows]
         self.batches = encoding.batches(texts, subject.row_multiple, settings.batch_tokens)
-        self.gold = [some[0] for some in gold if some]
+        self.gold = [of_example[0] for of_example in gold if of_example]
         if task.kind == "multiple_choice":
             self.gold = [
                 next((n for n, row in rows.items() if self.gold[row] == RIGHT), NO_LABEL)
@@ -200,16 +219,20 @@ class _File:
             ]
 
     def predictions(self, logits: Sequence[np.ndarray]) -> Any:
-        """Returns predictions in the form of `prediction_files`, from the logits of each row."""
+        """Returns predictions in the form that `prediction_files` takes.
+
+        Args:
+          logits: logits of each row, from `_by_row`.
+        """
         kind = self.task.kind
         if kind == "classification":
             return [self.task.labels[int(row.argmax())] for row in logits]
         if kind == "multiple_choice":
             right = self.task.labels.index(RIGHT)
-            # Of the two classes; the score of an answer is the margin of "right".
-            scores_of = [float(row[right] - row[1 - right]) for row in logits]
+            # There are two classes; an answer's score is the logit of "right" less the other one.
+            row_scores = [float(row[right] - row[1 - right]) for row in logits]
             return [
-                max(rows, key=lambda number: scores_of[rows[number]]) for rows in self._questions()
+                max(rows, key=lambda number: row_scores[rows[number]]) for rows in self._questions()
             ]
         if kind == "regression":
             return [float(row[0]) for row in logits]
@@ -226,6 +249,7 @@ class _File:
         return list(questions.values())
 
     def _tags(self, logits: Sequence[np.ndarray]) -> list[list[str]]:
+        """Returns the most likely tag of each word, read at the word's first token."""
         tags: list[list[str]] = [[] for _ in self.examples]
         for row, values in zip(self.rows, logits):
             assert row.words is not None
@@ -234,6 +258,7 @@ class _File:
         return tags
 
     def _answers(self, logits: Sequence[np.ndarray]) -> dict[str, str]:
+        """Returns {id of a question: answer}; "" for no answer, which only SQuAD 2.0 has."""
         windows: dict[int, list[tuple[Features, np.ndarray]]] = collections.defaultdict(list)
         for row, values in zip(self.rows, logits):
             windows[row.example].append((row, values))
@@ -256,7 +281,12 @@ class _File:
         }
 
     def score(self, predictions: Any, system: str) -> list[Result]:
-        """Returns the results of predictions."""
+        """Returns a result for each metric of the task.
+
+        Args:
+          predictions: predictions in the form of `predictions`.
+          system: name of what predicted, for `Result.system`.
+        """
         kind, gold = self.task.kind, self.gold
         if kind == "classification":
             ids = {label: number for number, label in enumerate(self.task.labels)}
@@ -281,6 +311,7 @@ class _File:
         ]
 
     def _setting(self) -> str:
+        """Returns what `Result.setting` says of the results; "" for nothing."""
         parts = []
         if self._rules.no_answer:
             parts.append("threshold of no answer tuned on this split")
@@ -289,7 +320,7 @@ class _File:
         return "; ".join(parts)
 
     def baseline(self) -> list[Result]:
-        """Returns the results of the baseline."""
+        """Returns the results of the baseline without a model; none for regression."""
         kind = self.task.kind
         if kind == "question_answering":
             rng = np.random.default_rng(0)
@@ -307,21 +338,29 @@ class _File:
         return self.score([[most] * len(tags) for tags in self.gold], "majority")
 
     def _most_common(self, gold: Iterable[str]) -> str:
-        """Returns the most frequent label; not that of examples without one."""
+        """Returns the most frequent of the task's labels in `gold`, or the first if it has none."""
         counts = collections.Counter(label for label in gold if label in self.task.labels)
         return max(counts, key=counts.__getitem__, default=self.task.labels[0])
 
 
 def _first(examples: Sequence[Example], kind: Kind, limit: int | None) -> Sequence[Example]:
-    """Returns the first examples; of multiple choice, all answers of the first questions."""
+    """Returns the first `limit` examples, all for None.
+
+    Of multiple choice, whose examples are the answers, all answers of the first `limit` questions.
+    """
     if limit is None or kind != "multiple_choice":
         return examples[:limit]
-    questions = list(dict.fromkeys(example.id.rpartition("/")[0] for example in examples))[:limit]
-    return [example for example in examples if example.id.rpartition("/")[0] in set(questions)]
+    questions = dict.fromkeys(example.id.rpartition("/")[0] for example in examples)
+    chosen = set(list(questions)[:limit])
+    return [example for example in examples if example.id.rpartition("/")[0] in chosen]
 
 
 def _gold(example: Example, no_answer: bool) -> list[Any]:
-    """Returns the gold labels as a list; empty if the file has none."""
+    """Returns a list of the example's gold item: a label, its tags, or its accepted answers.
+
+    The list is empty if the file has no label for the example. With `no_answer`, a question without
+    answers has a gold item, which is empty.
+    """
     if isinstance(example, TextExample):
         return [] if example.label is None else [example.label]
     if isinstance(example, TaggedExample):
@@ -330,7 +369,10 @@ def _gold(example: Example, no_answer: bool) -> list[Any]:
 
 
 def _by_row(predict: Any, params: Any, batches: Sequence[encoding.Batch]) -> list[np.ndarray]:
-    """Returns logits in the order of the rows; for tokens, padding included."""
+    """Returns the logits of each row, in the order of the rows.
+
+    Logits of tokens, [L, ...], include those of padding.
+    """
     logits_by_row: dict[int, np.ndarray] = {}
     for numbers, logits in encoding.run(predict, params, batches):
         logits_by_row |= zip(numbers.tolist(), logits)
@@ -338,7 +380,10 @@ def _by_row(predict: Any, params: Any, batches: Sequence[encoding.Batch]) -> lis
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    """Merges outcomes of one task in different languages, with means over all of them."""
+    """Returns one outcome for outcomes of one task in different languages.
+
+    Means are over all languages, and counts of skipped and repaired examples are summed.
+    """
     results = [row for outcome in outcomes for row in outcome.results if row.language != "mean"]
     skipped: collections.Counter[str] = collections.Counter()
     repaired: collections.Counter[str] = collections.Counter()
@@ -366,16 +411,18 @@ def _outcome(
 
 
 def _means(results: Sequence[Result]) -> list[Result]:
-    """Returns means over languages for each metric and system."""
+    """Returns a result "mean" over languages for each metric and system."""
     groups: dict[tuple[str, str], list[Result]] = collections.defaultdict(list)
     for result in results:
         groups[result.metric, result.system].append(result)
     return [
         dataclasses.replace(
-            some[0],
+            members[0],
             language="mean",
-            value=float(np.mean([result.value for result in some])),
-            setting="; ".join(filter(None, [f"mean of {len(some)} languages", some[0].setting])),
+            value=float(np.mean([result.value for result in members])),
+            setting="; ".join(
+                filter(None, [f"mean of {len(members)} languages", members[0].setting])
+            ),
         )
-        for some in groups.values()
+        for members in groups.values()
     ]

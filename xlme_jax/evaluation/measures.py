@@ -1,4 +1,8 @@
-"""The table of evaluations; a new one is one entry here, or `registry.add` from outside.
+"""The table of evaluations.
+
+A new measure is an entry here; a measure of another package is added by `registry.add`. A new
+metric of an existing benchmark goes elsewhere: its function and an entry of `METRICS` into
+`evaluation/scores.py`, and its name into the benchmark's entry in `data/benchmarks/catalogue.py`.
 
 Classes are imported when they are used, so that a training run imports only its own evaluators.
 """
@@ -35,15 +39,18 @@ _added: dict[str, type[Measure]] = {}
 
 
 def classes() -> dict[str, type]:
-    """Returns {name in gin files: class} of `EVALUATORS`."""
+    """Returns {name in gin files: class} of `EVALUATORS`, and imports the classes."""
     return {name: pkgutil.resolve_name(f"xlme_jax.{x}") for name, x in EVALUATORS.items()}
 
 
 def add(cls: type[Any]) -> None:
-    """Adds a measure of another package; `configuration.registry.add` calls it with any class.
+    """Adds a measure of another package.
+
+    `configuration.registry.add` calls this with every class that it registers; a class that is no
+    measure is ignored.
 
     Raises:
-      ValueError: another measure has its name.
+      ValueError: a measure of another package has the same task.
     """
     from xlme_jax.evaluation.measure import Measure
 
@@ -81,6 +88,7 @@ def defaults() -> list[str]:
 
 
 def _check_same(task: str, known: type[Measure], cls: type[Measure]) -> None:
+    """Raises ValueError if a task belongs to another class than `cls`."""
     if known is not cls:
         raise ValueError(
             f"{cls.__qualname__}.about.name = {task!r} is a task of {known.__qualname__}; choose "
@@ -90,6 +98,7 @@ def _check_same(task: str, known: type[Measure], cls: type[Measure]) -> None:
 
 @functools.cache
 def _ours() -> dict[str, type[Measure]]:
+    """Returns {task: measure} of the table."""
     from xlme_jax.evaluation.measure import Measure
 
     ours = [cls for cls in classes().values() if issubclass(cls, Measure)]

@@ -6,8 +6,8 @@ from a plain cosine. Retrieval accuracy therefore means little without the name 
   raw: cosine.
   centred: cosine after each language's mean over *training text* was subtracted (Libovický et al.
     2020, "On the Language Neutrality of Pre-trained Multilingual Representations", Sec. 3).
-  centred_transductive: the same with means over the candidates, which needs no training text but
-    uses the test set.
+  centred_transductive: cosine after each language's mean over the *candidates* was subtracted; it
+    needs no training text, but uses the test set.
   csls: 2 cos(x, y) - r(x) - r(y), with r the mean cosine of a text with its 10 nearest neighbours
     on the other side (Conneau et al. 2018, "Word Translation Without Parallel Data", Eq. 4).
   centred_csls: CSLS on the cosines of `centred`.
@@ -43,7 +43,7 @@ _BLOCK = 1 << 22
 # How the nearest of a text's nearest neighbours is chosen; see `Margins`.
 Margin = Literal["ratio", "distance", "absolute"]
 
-# "forward", "backward" and "found", as `search` returns them, and the two of `Margins`.
+# What `search` returns for a readout: {"forward", "backward", "found", ...: array}.
 Found = Mapping[str, np.ndarray]
 # Mean embeddings of the source and the target language at each layer, [K, D] each.
 Centres = tuple[np.ndarray, np.ndarray]
@@ -53,7 +53,7 @@ ReadoutLines = Mapping[tuple[str, str], Mapping[int, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Margins:
-    """Search by margin, as LASER's xsim does (Artetxe and Schwenk 2019, Eq. 1 to 3).
+    """Settings of a search by margin, as in LASER's xsim (Artetxe and Schwenk 2019, Eq. 1 to 3).
 
     A text chooses among its nearest neighbours on the other side. The score of two texts is their
     cosine, divided by the mean cosine of both with their neighbours ("ratio"), less this mean
@@ -61,7 +61,7 @@ class Margins:
 
     Attributes:
       margin: the score.
-      neighbours: k; fewer if there are fewer texts.
+      neighbours: k, the number of neighbours; fewer if there are fewer texts.
     """
 
     margin: Margin = "ratio"
@@ -77,7 +77,13 @@ def check(readouts: Sequence[str], setting: str) -> None:
 
 
 def available(readouts: Sequence[str], centres: bool, rotation: bool) -> tuple[str, ...]:
-    """Returns the readouts that can be computed with the available means and rotations."""
+    """Returns those of `readouts` that can be computed, in their order.
+
+    Args:
+      readouts: names of readouts.
+      centres: whether there are means of both languages over training text.
+      rotation: whether there is a map fitted on training pairs ("procrustes").
+    """
     return tuple(
         name
         for name in readouts
@@ -104,20 +110,27 @@ def search(
       margins: settings of a second search, by margin, for the readouts without CSLS.
 
     Returns:
-      readout -> "forward", float32[K, N]: 1 for each source whose best target is its translation,
-      else 0. If k candidates tie for the best and the translation is one of them, it counts 1/k,
-      so that an encoder that maps all texts to one point gets chance, 1/N. Non-finite embeddings
-      find nothing. "backward", float32[K, N]: the same for each target. "found",
-      int32[K, N]: the best source of each target. With `margins`, "forward_margin" and
-      "backward_margin", int32[K, N]: the target that each source finds so, and the source that each
-      target finds; -1 for non-finite embeddings.
+      {readout: {key: array}}, without the readouts that were skipped. The keys are:
+
+      - "forward", float32[K, N]: 1 for each source whose best target is its translation, else 0. If
+        k targets tie for the best and the translation is one of them, the source counts 1/k, so
+        that an encoder that maps all texts to one point gets chance, 1/N. A source counts 0 if its
+        embedding or that of any target is not finite.
+      - "backward", float32[K, N]: the same figure for each target among all sources.
+      - "found", int32[K, N]: index of the best source of each target; the first one if several tie,
+        and the first one that is not finite if there are such sources.
+      - "forward_margin", int32[K, N]: index of the target that each source finds by margin; the
+        nearest one by cosine if several tie. -1 if a compared score is not finite. Only with
+        `margins`, for readouts without CSLS.
+      - "backward_margin", int32[K, N]: index of the source that each target finds by margin, by the
+        same rules.
     """
     names = available(readouts, centres is not None, rotation is not None)
     layers = []
     for layer in range(len(source)):
         means = None if centres is None else (centres[0][layer], centres[1][layer])
-        turn = None if rotation is None else rotation[layer]
-        layers.append(_search(source[layer], target[layer], means, turn, names, margins))
+        of_layer = None if rotation is None else rotation[layer]
+        layers.append(_search(source[layer], target[layer], means, of_layer, names, margins))
     return {
         name: {way: np.stack([layer[name][way] for layer in layers]) for way in layers[0][name]}
         for name in names
@@ -125,7 +138,11 @@ def search(
 
 
 def accuracies(retrieved: Found) -> dict[str, np.ndarray]:
-    """Returns accuracy@1 of "forward", "backward" and their "mean" at each layer, float64[K]."""
+    """Returns {"forward", "backward", "mean": accuracy@1 at each layer, float64[K]}.
+
+    Args:
+      retrieved: what `search` returns for a readout.
+    """
     ways = {way: retrieved[way].mean(axis=1, dtype=np.float64) for way in ("forward", "backward")}
     return ways | {"mean": (ways["forward"] + ways["backward"]) / 2}
 
@@ -134,13 +151,14 @@ def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> 
     """Fits the rotation from sources to targets (orthogonal Procrustes problem).
 
     Args:
-      source: [K, P, D]: embeddings of P training texts at K layers.
-      target: [K, P, D]: embeddings of their translations.
-      centres: [K, D] each, subtracted before scaling to length 1.
+      source: [K, P, D], embeddings of P training texts at K layers.
+      target: [K, P, D], embeddings of the translations of these texts.
+      centres: means of the two languages, [K, D] each; subtracted before embeddings are scaled to
+        length 1.
 
     Returns:
       float32[K, D, D]: the orthogonal R with the least |x R - y|: U V' of the singular value
-      decomposition x'y = U S V' (Schönemann 1966). NaN for a layer that is not finite.
+      decomposition x'y = U S V' (Schönemann 1966). NaN at layers with non-finite embeddings.
     """
     maps = []
     for layer in range(len(source)):
@@ -155,18 +173,19 @@ def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> 
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
+    """Returns rows scaled to length 1, in float64; rows of zeros stay zeros."""
     rows = rows.astype(np.float64)
     return rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)
 
 
 def normalised(embeddings: jax.Array) -> jax.Array:
-    """Scales rows to length 1; rows of zeros stay."""
+    """Returns rows [..., D] scaled to length 1, in float32; rows of zeros stay zeros."""
     embeddings = embeddings.astype(jnp.float32)
     norms = jnp.linalg.norm(embeddings, axis=-1, keepdims=True)
     return embeddings / jnp.maximum(norms, 1e-12)
 
 
-# The compared embeddings, and their readouts: plain, and with local scaling.
+# {compared embeddings: (readout by their cosine, readout by CSLS)}.
 _SPACES = {
     "raw": ("raw", "csls"),
     "centred": ("centred", "centred_csls"),
@@ -176,7 +195,7 @@ _SPACES = {
 
 
 def scores(source: np.ndarray, target: np.ndarray, readout: str = RAW) -> np.ndarray:
-    """Scores every source against every target, as `search` does with "raw" or "csls".
+    """Returns the score of every source with every target, by which `search` ranks candidates.
 
     Args:
       source: [N, D] embeddings.
@@ -184,7 +203,7 @@ def scores(source: np.ndarray, target: np.ndarray, readout: str = RAW) -> np.nda
       readout: "raw" or "csls".
 
     Returns:
-      float32[N, M].
+      float32[N, M], cosines or CSLS scores; NaN for non-finite embeddings.
     """
     sizes = np.array([len(source), len(target)], np.int32)
     similarity = _cosines(*map(_pad, (source, target)), sizes)
@@ -201,7 +220,7 @@ def _search(
     names: Sequence[str],
     margins: Margins | None,
 ) -> dict[str, Found]:
-    """Computes `search` for one layer."""
+    """Runs `search` on the embeddings of one layer, [N, D] each, with named readouts only."""
     count = len(source)
     sizes = np.array([count, count], np.int32)
     by_readout: dict[str, Found] = {}
@@ -239,7 +258,16 @@ def _pad(rows: np.ndarray) -> np.ndarray:
 
 @jax.jit
 def _cosines(source: jax.Array, target: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Returns cosines [N, M] of rows [N, D] and [M, D]; -inf after the first `sizes` of each."""
+    """Returns the cosines of padded rows.
+
+    Args:
+      source: [N, D].
+      target: [M, D].
+      sizes: int32[2], rows of each side that are not padding; these come first.
+
+    Returns:
+      float32[N, M]; -inf where a row is padding.
+    """
     sources, targets = (jnp.arange(len(x)) < n for x, n in zip((source, target), sizes))
     source, target = normalised(source), normalised(target)
     similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
@@ -248,7 +276,7 @@ def _cosines(source: jax.Array, target: jax.Array, sizes: jax.Array) -> jax.Arra
 
 @jax.jit
 def _csls(similarity: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Returns CSLS scores from the cosines of `_cosines`."""
+    """Returns CSLS scores [N, M] of cosines and sizes as in `_cosines`; -inf at padding."""
     source_means, target_means = (_neighbourhood(similarity, axis, sizes) for axis in (0, 1))
     return 2 * similarity - source_means[:, None] - target_means[None]
 
@@ -257,27 +285,27 @@ def _csls(similarity: jax.Array, sizes: jax.Array) -> jax.Array:
 # rounded differently, and then no translation equals the best score.
 @jax.jit
 def _best(score: jax.Array) -> dict[str, jax.Array]:
-    """Returns whether the largest entry of each row and each column is on the diagonal."""
+    """Returns "forward", "backward" and "found" of `search` for square scores, [N] each."""
     gold = jnp.diagonal(score)
 
-    def right(axis: int) -> jax.Array:
+    def credit(axis: int) -> jax.Array:
         best = score.max(axis)
         ties = (score == jnp.expand_dims(best, axis)).sum(axis)
         return (gold == best) / jnp.maximum(ties, 1)
 
-    return {"forward": right(1), "backward": right(0), "found": score.argmax(0)}
+    return {"forward": credit(1), "backward": credit(0), "found": score.argmax(0)}
 
 
 @functools.partial(jax.jit, static_argnames=("margin", "neighbours"))
 def _nearest_by_margin(
     similarity: jax.Array, margin: Margin, neighbours: int
 ) -> dict[str, jax.Array]:
-    """Returns what each text finds by margin; see `search`.
+    """Returns "forward_margin", int32[N], and "backward_margin", int32[M], of `search`.
 
     Args:
       similarity: [N, M] from `_cosines`, which is -inf at padding.
-      margin: the score.
-      neighbours: not more than the texts of a side that are not padding.
+      margin: how neighbours are scored; see `Margins`.
+      neighbours: k; at most the number of texts of a side that are not padding.
     """
     cosines, indices = jax.lax.top_k(similarity, neighbours)
     back_cosines, back_indices = jax.lax.top_k(similarity.T, neighbours)
@@ -305,12 +333,12 @@ def _neighbourhood(similarity: jax.Array, axis: int, sizes: jax.Array) -> jax.Ar
     """Returns the mean cosine of each text with its nearest neighbours on the other side.
 
     Args:
-      similarity: [N, M].
-      axis: that of the texts.
+      similarity: [N, M] from `_cosines`.
+      axis: axis of `similarity` along which the texts lie: 0 for sources, 1 for targets.
       sizes: int32[2], texts of each side that are not padding.
 
     Returns:
-      [N] or [M].
+      float32[N] for sources or float32[M] for targets; 0 at padding.
     """
     size, other = similarity.shape[axis], similarity.shape[1 - axis]
     most = min(NEIGHBOURS, other)
@@ -322,5 +350,5 @@ def _neighbourhood(similarity: jax.Array, axis: int, sizes: jax.Array) -> jax.Ar
         return jnp.where(counted, nearest, 0).sum() / counted.sum()
 
     means = jax.lax.map(of_text, jnp.arange(size), batch_size=max(_BLOCK // other, 1))
-    # Exclude padding, where it is infinite.
+    # The mean of a text of padding is -inf, and -inf - -inf would be NaN in `_csls`.
     return jnp.where(jnp.arange(size) < sizes[axis], means, 0)

@@ -30,7 +30,7 @@ _FORMAT = 1
 
 
 class ResultsError(ValueError):
-    """A results file that cannot be read or extended; the message has the remedy."""
+    """A results file cannot be read or extended; the message has the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Header:
       seed: seed of the run.
       config: configuration of the run, or its digest.
       flops: {convention of `model.flop_conventions`: floating-point operations of pre-training};
-        without those that are not known.
+        conventions whose count is not known are left out.
     """
 
     command: str
@@ -57,14 +57,14 @@ class Header:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """A results file.
+    """The content of a results file.
 
     Attributes:
       path: path of the file.
       header: the evaluated checkpoint, with the last command.
-      results: all results.
-      headline: the few values that a log shows.
-      skipped: {task or tasks: {reason: number of skipped examples}}.
+      results: all results; of each task, those of its last evaluation.
+      headline: {name: value}, the few values that a log shows.
+      skipped: {task, or tasks joined by "+": {reason: number of skipped examples}}.
       commands: {task: command that computed its results}.
     """
 
@@ -83,14 +83,15 @@ def write(outcomes: Outcome | Sequence[Outcome], folder: Path | str, header: Hea
 
     Args:
       outcomes: outcomes of evaluations.
-      folder: created if missing.
-      header: the evaluated checkpoint; must match that of the existing file.
+      folder: the folder; created if missing.
+      header: the evaluated checkpoint; an existing file must be of the same checkpoint.
 
     Returns:
       The path of the file, which is replaced atomically.
 
     Raises:
       ResultsError: the file is damaged or of another checkpoint, or a result is duplicated.
+      ValueError: a file of an outcome would lie outside of the folder.
     """
     outcomes = [outcomes] if isinstance(outcomes, Outcome) else list(outcomes)
     folder = as_path(folder)
@@ -109,10 +110,13 @@ def write(outcomes: Outcome | Sequence[Outcome], folder: Path | str, header: Hea
 
 
 def read(path: Path | str) -> Results:
-    """Reads a results file, or the one in a folder.
+    """Reads a results file.
+
+    Args:
+      path: path of the file, or of a folder that has one.
 
     Raises:
-      ResultsError: the file is invalid; names the file, row and field.
+      ResultsError: the file is missing or invalid; the message names the file, row and field.
     """
     path = as_path(path)
     path = path / RESULTS_FILE if path.is_dir() else path
@@ -148,14 +152,15 @@ def read(path: Path | str) -> Results:
 
 
 def find(path: Path | str) -> list[Path]:
-    """Finds the results files at or below a path, in order of their names.
+    """Returns the paths of the results files at or below a path, sorted.
 
-    Of a sweep (a folder with `sweep.json`), only the runs of the selected point are returned,
-    because the others were rejected on the development set. If its points are the checkpoints of a
-    pre-training run, all are.
+    Of a sweep (a folder with `sweep.json`), only files of the selected point are returned, because
+    all other points were rejected on the development set. A sweep over the checkpoints of a
+    pre-training run has no selected point, and files of all its points are returned.
 
     Raises:
-      ResultsError: there are no results, or a sweep has several points and selected none.
+      ResultsError: there are no results, a sweep's file cannot be read, or a sweep of several
+        points, which are not checkpoints of one run, has selected none.
     """
     path = as_path(path)
     if path.is_file():
@@ -167,6 +172,7 @@ def find(path: Path | str) -> list[Path]:
 
 
 def _find(folder: Path) -> Iterator[Path]:
+    """Yields the files that `find` returns for a folder, in no order."""
     if not folder.is_dir():
         return
     if (folder / RESULTS_FILE).is_file():
@@ -185,12 +191,17 @@ def _find(folder: Path) -> Iterator[Path]:
 
 
 def selected(path: Path) -> tuple[str | None, bool]:
-    """Returns the folder name of the selected point of a sweep, and whether it is along a run.
+    """Returns which point of a sweep was selected, and whether its points lie along one run.
 
-    The name is None if none is selected.
+    Args:
+      path: the sweep's `sweep.json`.
+
+    Returns:
+      The name of the selected point's folder, None if no point is selected, and whether the points
+      are checkpoints of one pre-training run.
 
     Raises:
-      ResultsError: the file cannot be read.
+      ResultsError: the file cannot be read, or the selected point has no folder.
     """
     try:
         content = parse(path.read_bytes())
@@ -240,7 +251,7 @@ class Spread:
 
 
 def aggregate(files: Sequence[Results | Path | str]) -> dict[Result, Spread]:
-    """Returns {`Result.key`: values} over several files of runs that differ in their seed.
+    """Returns {`Result.key`: `Spread` of its values} over runs that differ in their seed.
 
     Args:
       files: results, or paths of results files.
@@ -267,7 +278,7 @@ def aggregate(files: Sequence[Results | Path | str]) -> dict[Result, Spread]:
 
 
 def _run_of(header: Header) -> str:
-    """Returns the run of a checkpoint: MODEL_DIR of MODEL_DIR/checkpoints/STEP."""
+    """Returns MODEL_DIR of a header's MODEL_DIR/checkpoints/STEP; any other path as it is."""
     path = as_path(header.checkpoint).absolute()
     return str(path.parent.parent if path.name.isdigit() else path)
 
@@ -282,12 +293,13 @@ def prediction_files(
 
     Args:
       benchmark: XTREME's name of the benchmark and of its folder: "xnli", "udpos", ...
-      kind: a `data.benchmarks.examples.Kind`; "retrieval" or "mining".
-      split: "test", or "validation", whose files begin with "dev".
-      language: as in the benchmark's files.
-      predictions: predictions in the order of the file: names of classes; numbers of answers,
-        from 1; scores; a sequence of tags per sentence; {id: answer}; for retrieval the index of
-        the found text, from 0; for mining (id, id of its translation).
+      kind: a `data.benchmarks.examples.Kind`, "retrieval" or "mining".
+      split: "test", or "validation", for which names of files begin with "dev".
+      language: code of the language, as in the benchmark's files.
+      predictions: {id of a question: answer} for question answering. For all other kinds, an item
+        for each example in the order of the benchmark's file: the name of a class; the number of
+        an answer, from 1; a score; a sequence of tags; for retrieval the index of the text that
+        was found, from 0; for mining (id of a text, id of its translation).
 
     Returns:
       {path: text}: "predictions/xnli/test-de.tsv" with a line for each example,
@@ -295,7 +307,8 @@ def prediction_files(
       "predictions/xquad/test-de.json". The folders below "predictions" are a submission.
 
     Raises:
-      ValueError: a label contains a line break, or the kind is unknown.
+      ValueError: a label is empty, begins or ends with white space or contains a tab or line
+        break, or the kind is unknown.
     """
     name = f"{benchmark}/{_split_name(split)}-{language}"
     if kind == "question_answering":
@@ -316,10 +329,12 @@ def prediction_files(
 
 
 def _split_name(split: str) -> str:
+    """Returns XTREME's name of a split."""
     return "dev" if split == "validation" else split
 
 
 def _on_a_line(label: Any) -> str:
+    """Returns a label as text; ValueError if it cannot be read back from a line of its own."""
     text = str(label)
     if not text.strip() or text != text.strip() or any(c in text for c in "\t\r\n"):
         raise ValueError(f"The label {text!r} cannot be a line of its own in a prediction file.")
@@ -330,7 +345,10 @@ def _on_a_line(label: Any) -> str:
 
 
 def _merged(old: Results, outcomes: Sequence[Outcome], header: Header) -> Results:
-    """Returns the old results, with those of the outcomes' tasks replaced."""
+    """Returns the old content, in which outcomes replace what it has of their tasks.
+
+    Outcomes of one task are joined.
+    """
     tasks = {result.task for outcome in outcomes for result in outcome.results}
     results = [result for result in old.results if result.task not in tasks]
     headline = {n: v for n, v in old.headline.items() if n.split("/")[0] not in tasks}
@@ -349,7 +367,7 @@ def _merged(old: Results, outcomes: Sequence[Outcome], header: Header) -> Result
 
 
 def _to_json(results: Results) -> str:
-    """Writes one result per line, so that the file can be read and compared by eye."""
+    """Returns the file's text, with a result per line to be read and compared by eye."""
     rows = [dataclasses.asdict(result) for result in results.results]
     for row in rows:
         row["value"] = _finite(row["value"])
@@ -370,15 +388,17 @@ def _dump(value: Any) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """Replaces NaN and infinities by null, because JSON has neither."""
+    """Returns the value, or None for NaN and infinities, because JSON has neither."""
     return float(value) if math.isfinite(value) else None
 
 
 def _number(value: Any) -> float:
+    """Returns a value of the file as a number; NaN for null, as which `_finite` writes it."""
     return math.nan if value is None else float(value)
 
 
 def _result(path: Path, index: int, row: Any) -> Result:
+    """Returns the result of a row of the file; ResultsError if it has other fields or types."""
     where = f'"results"[{index}]'
     fields = _types(Result)
     # Older files lack fields that have a default.
@@ -395,7 +415,10 @@ def _result(path: Path, index: int, row: Any) -> Result:
 
 @functools.cache
 def _types(cls: type) -> dict[str, tuple[type, ...]]:
-    """Returns {field: what it may be in JSON, which has null for NaN and infinities}."""
+    """Returns {field of a dataclass: types that its JSON value may have}.
+
+    A float may be null, which stands for NaN and infinities.
+    """
     allowed: dict[Any, tuple[type, ...]] = {
         str: (str,),
         float: (int, float, type(None)),
@@ -407,12 +430,13 @@ def _types(cls: type) -> dict[str, tuple[type, ...]]:
 
 @functools.cache
 def _defaults(cls: type) -> dict[str, Any]:
-    """Returns {field: default} of the fields that have one."""
+    """Returns {field: default} of those fields of a dataclass that have a default."""
     fields = dataclasses.fields(cls)
     return {x.name: x.default for x in fields if x.default is not dataclasses.MISSING}
 
 
 def _check_unique(results: Sequence[Result], path: Path) -> None:
+    """Raises ResultsError if two results differ in nothing but their value."""
     seen = set()
     for result in results:
         key = result.key
@@ -422,6 +446,7 @@ def _check_unique(results: Sequence[Result], path: Path) -> None:
 
 
 def _check_same(old: Header, new: Header, path: Path) -> None:
+    """Raises ResultsError if two headers are not of the same checkpoint."""
     for name in ("checkpoint", "step", "seed", "config"):
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
@@ -436,6 +461,7 @@ def _damaged(path: Path, why: str) -> ResultsError:
 
 
 def _write_file(folder: Path, name: str, content: str | bytes) -> None:
+    """Writes a file of an outcome; ValueError if its path leads out of the folder."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name!r} would lie outside of the results' folder.")
     replace_file(folder / name, content.encode() if isinstance(content, str) else content)
@@ -449,16 +475,17 @@ def layer_results(
     groups: Mapping[str, Sequence[str]],
     first_layer: int = 0,
 ) -> list[Result]:
-    """Returns the results of a measure of embeddings at each layer.
+    """Returns results at each layer, of groups of languages or pairs.
 
     Args:
       task: name of the task.
       split: split of the benchmark.
-      setting: how embeddings were computed, with {} for the readout.
-      accuracies: {language or pair: {readout: {metric: float64[K]}}}.
-      groups: {name of a mean: its members}. A group has results only for readouts that all its
-        members have, because means over different languages must not be compared.
-      first_layer: layer of the first of the K values.
+      setting: how embeddings were computed, with {} for the description of the readout.
+      accuracies: {language or pair: {readout: {metric: values at K layers, float64[K]}}}.
+      groups: {name in results: languages or pairs whose mean it is}; a group of one member is a
+        language or pair itself. A group has results only for readouts that all its members have,
+        because means over different languages must not be compared.
+      first_layer: number of the layer of the first of the K values.
     """
     results = []
     for name, members in groups.items():

@@ -29,14 +29,14 @@ def has_form_of_xlmr(encoder: EncoderConfig) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """One of our weights and the corresponding tensors.
+    """One weight of our parameter tree and the corresponding Hugging Face tensors.
 
     Attributes:
-      path: keys in our parameter tree with unstacked layers ("layer_0", ...).
+      path: keys of the weight in our parameter tree with unstacked layers ("layer_0", ...).
       names: names of the tensors.
-      shapes: shapes of the tensors.
-      to_ours: converts tensors to the weight.
-      to_theirs: converts the weight to tensors.
+      shapes: shapes of the tensors, in the order of `names`.
+      to_ours: converts the tensors to the weight.
+      to_theirs: converts the weight to the tensors.
     """
 
     path: Path
@@ -53,10 +53,10 @@ class WeightLayout:
     Attributes:
       encoder: encoder configuration.
       vocab_size: V, without padding rows.
-      head: "mlm", "rtd_dense" or "rtd_linear"; None without head.
-      is_xlmr: whether the tensors are those of XLM-R; else those of `modeling_xlme.py`.
+      head: "mlm", "rtd_dense" or "rtd_linear"; None for a model without head.
+      is_xlmr: whether the tensors have XLM-R's names and shapes, else those of `modeling_xlme.py`.
       prefix: prefix of the names of the encoder's tensors.
-      cross: whether its layers have cross-attention, as a decoder's.
+      cross: whether the layers have cross-attention, as those of a decoder have.
     """
 
     encoder: EncoderConfig
@@ -133,21 +133,25 @@ class WeightLayout:
 
 
 def _same(path: Path, name: str, shape: tuple[int, ...]) -> Weight:
+    """Returns a weight that equals its tensor."""
     return _reshaped(path, name, shape, shape)
 
 
 def _reshaped(path: Path, name: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> Weight:
+    """Returns a weight of shape `ours` whose tensor has the same entries in shape `theirs`."""
     return Weight(
         path, (name,), (theirs,), lambda x: x[0].reshape(ours), lambda x: (x.reshape(theirs),)
     )
 
 
 def _norm(path: Path, name: str, size: int) -> Iterator[Weight]:
+    """Yields scale and bias of a layer normalisation, which Hugging Face names weight and bias."""
     yield _same((*path, "scale"), f"{name}.weight", (size,))
     yield _same((*path, "bias"), f"{name}.bias", (size,))
 
 
 def _dense(path: Path, name: str, inputs: int, outputs: int) -> Iterator[Weight]:
+    """Yields kernel [inputs, outputs] and bias; Hugging Face's kernel is [outputs, inputs]."""
     yield Weight(
         (*path, "kernel"),
         (f"{name}.weight",),
@@ -161,9 +165,17 @@ def _dense(path: Path, name: str, inputs: int, outputs: int) -> Iterator[Weight]
 def _projections(
     path: Path, at: str, parts: Sequence[str], size: int, heads: int
 ) -> Iterator[Weight]:
-    """Yields kernel [D, n, H, K] and bias [n, H, K] of n parts, without that axis if n is 1.
+    """Yields the kernel and the bias of n projections to all heads.
 
-    Theirs are n of [D, D] and [D] each.
+    Ours are a kernel [D, n, H, K] and a bias [n, H, K], without the axis n if n is 1; Hugging
+    Face's are n kernels [D, D] and n biases [D].
+
+    Args:
+      path: keys of the projections in our tree.
+      at: prefix of the tensors' names.
+      parts: names of the n projections in the tensors' names.
+      size: D, width of the states.
+      heads: H, number of heads; K is D / H.
     """
     count = len(parts)
     ours = (*((count,) if count > 1 else ()), heads, size // heads)
@@ -184,7 +196,10 @@ def _projections(
 
 
 def _attention_out(path: Path, name: str, size: int, heads: int) -> Iterator[Weight]:
-    """Yields the output's kernel [H, K, D], theirs is [D, D], and its bias."""
+    """Yields the kernel and the bias of the projection from all heads back to the states.
+
+    Our kernel is [H, K, D], Hugging Face's [D, D]; the bias is [D] in both.
+    """
     shape = (heads, size // heads, size)
     yield Weight(
         (*path, "kernel"),
@@ -197,7 +212,16 @@ def _attention_out(path: Path, name: str, size: int, heads: int) -> Iterator[Wei
 
 
 def _table(path: Path, name: str, rows: int, *size: int) -> Weight:
-    """Returns a weight with one row per vocabulary entry; ours is padded with unused zeros."""
+    """Returns a weight with one row per vocabulary entry.
+
+    Our weight has rows of zeros behind the vocabulary, up to `padded_size`; the tensor has none.
+
+    Args:
+      path: keys of the weight.
+      name: name of the tensor.
+      rows: V, entries of the vocabulary.
+      *size: shape of a row.
+    """
     missing = padded_size(rows) - rows
     return Weight(
         path,
@@ -209,7 +233,17 @@ def _table(path: Path, name: str, rows: int, *size: int) -> Weight:
 
 
 def _xlmr_positions(path: Path, name: str, types: str, shape: tuple[int, int]) -> Weight:
-    """Returns position embeddings; the embedding of the only token type is added to ours."""
+    """Returns position embeddings, to which the embedding of the first token type is added.
+
+    Our encoder has no token types, and an export writes zeros as their embedding. XLM-R's table has
+    `POSITION_OFFSET` more rows at its begin, which no token uses.
+
+    Args:
+      path: keys of the weight.
+      name: name of the tensor of positions.
+      types: name of the tensor of token types.
+      shape: shape of our weight.
+    """
 
     def fold(x: Arrays) -> np.ndarray:
         table = x[0][POSITION_OFFSET:]
@@ -226,12 +260,13 @@ def _xlmr_positions(path: Path, name: str, types: str, shape: tuple[int, int]) -
 def to_tree(
     weights: Sequence[Weight], read: Callable[[str], np.ndarray], scan_layers: bool
 ) -> dict[str, Any]:
-    """Converts tensors to our parameter tree.
+    """Returns our parameter tree, converted from tensors.
 
     Args:
       weights: all weights of the tree.
-      read: returns the tensor with a name, in the shape given by the weight.
-      scan_layers: whether to stack the weights of the layers.
+      read: function that returns the tensor of a name, in the shape that the weight gives.
+      scan_layers: whether to stack the weights of the layers as "layers", in place of "layer_0"
+        and so on.
     """
     tree: dict[str, Any] = {}
     for weight in weights:
@@ -248,7 +283,7 @@ def to_tree(
 
 
 def to_tensors(weights: Sequence[Weight], tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Converts our parameter tree to tensors by name.
+    """Returns {name: tensor}, converted from our parameter tree.
 
     Args:
       weights: all weights of the tree.
@@ -277,33 +312,38 @@ def to_tensors(weights: Sequence[Weight], tree: Mapping[str, Any]) -> dict[str, 
 
 
 def _number(name: str) -> int:
+    """Returns n of "layer_n"."""
     return int(name.removeprefix("layer_"))
 
 
 def _stacked(trees: Sequence[Any]) -> Any:
+    """Returns a tree whose arrays stack those of trees of one structure, along a new first axis."""
     if isinstance(trees[0], Mapping):
         return {key: _stacked([tree[key] for tree in trees]) for key in trees[0]}
     return np.stack(trees)
 
 
 def _apart(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tree with unstacked layers."""
+    """Returns the parameter tree with "layer_0", ... in place of stacked "layers"."""
     return {name: _unstacked(part) if "layers" in part else part for name, part in tree.items()}
 
 
 def _unstacked(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a part of the tree with each of its stacked layers by itself."""
     rest = {name: value for name, value in part.items() if name != "layers"}
     count = len(next(array for _, array in _flat(part["layers"])))
     return rest | {f"layer_{index}": _at(part["layers"], index) for index in range(count)}
 
 
 def _at(tree: Any, index: int) -> Any:
+    """Returns the tree with entry `index` of each array."""
     if isinstance(tree, Mapping):
         return {key: _at(value, index) for key, value in tree.items()}
     return tree[index]
 
 
 def _flat(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, np.ndarray]]:
+    """Yields (keys, array) of all arrays of a tree; the keys begin with `path`."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _flat(value, (*path, key))
