@@ -26,7 +26,7 @@ class Rules:
     """Rules for comparing an answer with an accepted one.
 
     Attributes:
-      normalise: text -> words separated by single spaces.
+      normalise: text -> its words as they are compared, separated by single spaces.
       no_answer: whether "" is the right answer to a question without accepted answers (SQuAD 2.0).
         Texts without words then match each other; with the other rules they are an exact match
         with an F1 of 0.
@@ -59,6 +59,7 @@ def _all_punctuation() -> dict[int, None]:
 
 
 def _without_words(text: str, words: str) -> str:
+    """Returns the text with each of `words`, separated by spaces, replaced by a space."""
     return re.sub(rf"\b({'|'.join(words.split())})\b", " ", text) if words else text
 
 
@@ -85,11 +86,11 @@ SQUAD2 = Rules(_normalise_squad, no_answer=True)
 def rules_of(task: str, language: str) -> Rules:
     """Returns the rules of a benchmark's official script.
 
-    - mlqa: punctuation is Unicode's, articles are the language's, and in Chinese each character of
-      U+4E00 to U+9FA5 is a word.
-    - squad2: SQuAD 1.1's, and a question may have no answer.
-    - all others, XQuAD and TyDiQA among them: SQuAD 1.1's in every language. Punctuation is ASCII's
-      only, articles are English.
+    - mlqa: Unicode's punctuation and the articles of the language are removed, and in Chinese each
+      character of U+4E00 to U+9FA5 is a word.
+    - All other benchmarks, XQuAD and TyDiQA among them, have the rules of SQuAD 1.1 in every
+      language: ASCII punctuation and English articles are removed.
+    - squad2 has the rules of SQuAD 1.1 too, and a question may have no answer.
 
     Args:
       task: name of the benchmark.
@@ -137,6 +138,7 @@ def compare(predicted: str, gold: Collection[str], rules: Rules = SQUAD) -> tupl
 
 
 def _word_f1(predicted: list[str], gold: list[str], nothing_agrees: bool) -> float:
+    """Returns the F1 of words; two texts without words have 1 if `nothing_agrees`, else 0."""
     if nothing_agrees and not (predicted and gold):
         return float(predicted == gold)
     shared = sum((Counter(predicted) & Counter(gold)).values())
@@ -163,13 +165,14 @@ def exact_match(
 
 
 def f1(gold: Sequence[Collection[str]], predicted: Sequence[str], rules: Rules = SQUAD) -> float:
-    """Returns the mean word F1 of answers; arguments and errors as in `exact_match`."""
+    """Returns the mean word F1 of answers; arguments and errors are those of `exact_match`."""
     return sum(score for _, score in _compare_all(gold, predicted, rules)) / len(gold)
 
 
 def _compare_all(
     gold: Sequence[Collection[str]], predicted: Sequence[str], rules: Rules
 ) -> list[tuple[float, float]]:
+    """Returns the result of `compare` for each question, of which there must be at least one."""
     if len(gold) != len(predicted):
         raise ValueError(f"{len(gold)} questions, but {len(predicted)} answers")
     if not gold:
@@ -215,7 +218,7 @@ class PredictedAnswer:
     n_best: tuple[AnswerCandidate, ...]
 
     def answer(self, null_threshold: float) -> str:
-        """Returns the best answer, or "" if no answer scores better by more than the threshold."""
+        """Returns `best`, or "" if `null_score_difference` is above the threshold."""
         return "" if self.null_score_difference > null_threshold else self.best
 
 
@@ -227,20 +230,22 @@ def decode(
     max_answer_length: int = 30,
     null_threshold: float | None = None,
 ) -> PredictedAnswer:
-    """Finds the best answers to a question in all windows of its context.
+    """Returns the best answers to a question from all windows of its context.
 
     Candidates are the spans from one of the `n_best` best first tokens of a window to one of its
-    `n_best` best last tokens, both in the context. All windows compete; of equal texts the best
-    one is kept. Spans with a non-finite score or without visible characters are ignored.
+    `n_best` best last tokens, both in the context. Spans of all windows compete, and of spans with
+    equal texts only the best counts. Spans with a non-finite score or without visible characters
+    are ignored.
 
     Args:
       windows: (features with offsets, logits float[>= n, 2] of the answer's first and last token)
         for each window; logits of padding are ignored.
       context: the original text, which the offsets refer to.
-      n_best: see above; also the number of candidates to keep.
+      n_best: number of best tokens, see above, and of candidates that are returned.
       max_answer_length: maximum tokens of an answer.
-      null_threshold: answer "" if the score of no answer exceeds the best score by more than this.
-        It is the minimum over windows of the logits of their first token. None: always answer.
+      null_threshold: the answer is "" if the score of "no answer" exceeds the best score by more
+        than this; None always answers. The score of "no answer" is the minimum over windows of the
+        sum of both logits of the window's first token.
 
     Raises:
       ValueError: there are no windows, or features lack offsets, have offsets outside the context
@@ -269,6 +274,7 @@ def decode(
 
 
 def _checked_offsets(features: Features, logits: np.ndarray, context: str) -> np.ndarray:
+    """Returns the offsets of a window; ValueError if they do not fit the logits and the context."""
     offsets = features.offsets
     if offsets is None:
         raise ValueError(
@@ -319,6 +325,7 @@ def _best_texts(spans: np.ndarray, context: str, n_best: int) -> list[tuple[str,
 
 
 def _with_probabilities(candidates: Sequence[tuple[str, float]]) -> tuple[AnswerCandidate, ...]:
+    """Returns candidates (text, score) with the softmax of their scores."""
     if not candidates:
         return ()
     scores = np.array([score for _, score in candidates])
@@ -337,16 +344,17 @@ def best_null_threshold(
     """Tunes the threshold of `decode` and `PredictedAnswer.answer` on questions, as SQuAD 2.0 does.
 
     Args:
-      gold: the accepted answers of each question; empty if there is no answer.
-      predictions: prediction for each question.
+      gold: the accepted answers of each question; empty if it has no answer.
+      predictions: a prediction for each question.
       metric: metric to maximize.
 
     Returns:
-      (threshold, score in [0, 1]): questions are answered in order of their difference, and the
-      threshold is the difference with the maximum score. It equals the official script's threshold
-      except if answering nothing is best: the official one is then 0, even if that answers some
-      questions, and ours is below the smallest difference. If several differences equal the
-      threshold, the score may not be reachable by any threshold.
+      (threshold, score in [0, 1]). Questions are answered one by one in order of their
+      `null_score_difference`; the threshold is the difference of the question after which the score
+      is highest. It equals the threshold of the official script except if answering nothing is
+      best: the script's threshold is then 0, even if some questions are answered with 0, and ours
+      is below the smallest difference. If several differences equal the threshold, the score may
+      not be reachable by any threshold.
 
     Raises:
       ValueError: there are no questions, or lengths differ.

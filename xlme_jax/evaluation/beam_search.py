@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from xlme_jax.validation.fields import check_at_least
 
-# Below the score of every hypothesis; half of it tells hypotheses from empty places.
+# Below the score of every hypothesis. Scores below half of it belong to no hypothesis.
 _LOWEST = -1e9
 NONE = _LOWEST / 2
 
@@ -21,9 +21,10 @@ class BeamSearch:
     Attributes:
       beams: W, hypotheses that are followed at once; 1 is greedy search.
       length_penalty: a hypothesis of n tokens, `</s>` included, has the score logP / n^penalty.
-      early_stopping: when a sentence is done. True: W hypotheses have ended. False: in addition,
-        none that goes on has a better score, at its present length, than the worst of them.
-        "never": nor could it have at the greatest length.
+      early_stopping: when the search for a sentence stops. True: once W hypotheses have ended.
+        False: once, in addition, no hypothesis that goes on has a better score at its present
+        length than the worst of the W. "never": once, in addition, none could have a better score
+        at the greatest length.
     """
 
     beams: int = 5
@@ -50,10 +51,12 @@ class BeamSearch:
 
 
 class Found(NamedTuple):
-    """The best hypotheses of each sentence, best first.
+    """W hypotheses of each sentence.
+
+    `search` returns the best ones, best first.
 
     Attributes:
-      tokens: int32[B, W, T], from the first token to `</s>`, then padding.
+      tokens: int32[B, W, T], the first token to `</s>` of each hypothesis, then padding.
       scores: float32[B, W]; below `NONE` where there are fewer hypotheses.
     """
 
@@ -64,12 +67,12 @@ class Found(NamedTuple):
 class _Search(NamedTuple):
     """The loop's state: W hypotheses that go on, and the W best that have ended."""
 
-    length: jax.Array  # Tokens of those that go on.
-    running: Found  # Scores are sums of log-probabilities.
+    length: jax.Array  # Tokens of each hypothesis that goes on, the first token included.
+    running: Found  # Hypotheses that go on; their scores are sums of log-probabilities.
     ended: Found
-    is_ended: jax.Array  # bool[B, W], which of `ended` are there.
-    improvable: jax.Array  # bool[B]; False once a sentence's limit is reached.
-    state: Any
+    is_ended: jax.Array  # bool[B, W], which places of `ended` have a hypothesis.
+    improvable: jax.Array  # bool[B], whether `ended` of a sentence may still change.
+    state: Any  # The model's state for `running`.
 
 
 def search(
@@ -85,23 +88,27 @@ def search(
     pad: int,
     allowed: jax.Array | None = None,
 ) -> Found:
-    """Searches translations; to be called inside `jax.jit`.
+    """Searches the best translations of sentences; to be called inside `jax.jit`.
 
     Args:
       config: how to search.
       step: (int32[B, W] next token of each hypothesis, state) -> logits [B, W, V] of the token
         after it, state.
-      select: (state, int32[B, W]) -> state in which hypothesis w continues the given one.
-      state: of hypotheses without any token.
+      select: (state, int32[B, W]) -> state in which hypothesis w continues the hypothesis whose
+        number is given.
+      state: the model's state for hypotheses without any token.
       first: int32[B], the first token of each translation.
       length: T, the width of the result.
-      limits: int32[B], at most so many tokens of each translation, the first included, and at most
-        T. A hypothesis that reaches its limit is cut there. As every sentence has its own, its
-        translations do not depend on the others.
+      limits: int32[B], the greatest number of tokens of each sentence's translations, the first
+        included; at most T. A hypothesis that reaches the limit is cut there. Each sentence has a
+        limit of its own, so that its translations do not depend on the rest of the batch.
       eos: id of the token that ends a hypothesis.
-      pad: id that fills up tokens.
-      allowed: bool[V], tokens that hypotheses may have, `eos` among them; None for all. The others
-        keep their share of the probability.
+      pad: id that fills places behind the end of a hypothesis.
+      allowed: bool[V], tokens that hypotheses may have, `eos` among them; None for all. Tokens that
+        are not allowed keep their share of the probability.
+
+    Returns:
+      The W best hypotheses that have ended, best first.
     """
     count, beams = first.shape[0], config.beams
     tokens = jnp.full((count, beams, length), pad, jnp.int32).at[:, :, 0].set(first[:, None])
@@ -136,6 +143,7 @@ def search(
         candidates = Found(tokens, scores.astype(jnp.float32))
         ends = (new == eos) | cut[:, None]
 
+        # Candidates that end rank behind all that go on.
         going = candidates._replace(scores=candidates.scores + ends * _LOWEST)
         running, order = _best(going, beams)
         ended, is_ended = _with_ended(config, now, candidates, ends)
@@ -147,7 +155,7 @@ def search(
 
 
 def _best(hypotheses: Found, count: int) -> tuple[Found, jax.Array]:
-    """Returns the best `count` of the hypotheses, and their numbers."""
+    """Returns the best `count` of the hypotheses, and their numbers, int32[B, count]."""
     scores, order = jax.lax.top_k(hypotheses.scores, count)
     return Found(jnp.take_along_axis(hypotheses.tokens, order[..., None], axis=1), scores), order
 
@@ -155,21 +163,31 @@ def _best(hypotheses: Found, count: int) -> tuple[Found, jax.Array]:
 def _with_ended(
     config: BeamSearch, now: _Search, candidates: Found, ends: jax.Array
 ) -> tuple[Found, jax.Array]:
-    """Returns the W best of the hypotheses that have ended, with those of the W best candidates."""
+    """Adds the hypotheses that end in this step to those that have ended before.
+
+    Args:
+      config: how to search.
+      now: the state before the step.
+      candidates: the 2 W best continuations, best first; their scores are sums.
+      ends: bool[B, 2 W], whether a candidate ends. Only those among the W best count.
+
+    Returns:
+      `_Search.ended` and `_Search.is_ended` after the step.
+    """
     beams = config.beams
-    counts = ends & (jnp.arange(2 * beams) < beams)
-    closed = ~now.improvable[:, None]
+    is_new = ends & (jnp.arange(2 * beams) < beams)
+    is_closed = ~now.improvable[:, None]
     if config.stops_when_full:
-        closed |= now.is_ended.all(axis=1, keepdims=True)
-    # Without the first token, which is given.
+        is_closed |= now.is_ended.all(axis=1, keepdims=True)
+    # The length counts the new token, but not the first one, which is given.
     scores = candidates.scores / now.length.astype(jnp.float32) ** config.length_penalty
-    scores = scores + (~counts | closed) * _LOWEST
+    scores = scores + (~is_new | is_closed) * _LOWEST
     everything = Found(
         jnp.concatenate([now.ended.tokens, candidates.tokens], axis=1),
         jnp.concatenate([now.ended.scores, scores], axis=1),
     )
     ended, order = _best(everything, beams)
-    flags = jnp.concatenate([now.is_ended, counts], axis=1)
+    flags = jnp.concatenate([now.is_ended, is_new], axis=1)
     return ended, jnp.take_along_axis(flags, order, axis=1)
 
 

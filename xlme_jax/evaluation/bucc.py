@@ -4,8 +4,8 @@ The score of two sentences is their cosine divided by the mean cosine of both wi
 neighbours in the other corpus (ratio margin). Every sentence of either side proposes its best
 neighbour; proposals are accepted in order of their score unless one of the sentences is already
 used. Pairs above a threshold are compared with the gold pairs. The threshold maximizes F1 on the
-gold pairs of the validation split, for each language, readout and encoder. So it is XTREME's for
-the test split, and figures of the validation split itself are upper bounds. Readouts are "raw"
+gold pairs of the validation split, for each language, readout and encoder. So figures of the test
+split are as in XTREME, and figures of the validation split are upper bounds. Readouts are "raw"
 cosines, as in the papers, and cosines "centred" by each language's mean over training text.
 """
 
@@ -44,7 +44,7 @@ Sides = tuple[np.ndarray, np.ndarray]
 _BLOCK = 1 << 24
 # XTREME's name of the folder of predictions.
 _FOLDER = "bucc2018"
-# What the margin is taken of.
+# The readouts whose cosines the margin compares.
 _READOUTS = (RAW, "centred")
 
 
@@ -57,7 +57,8 @@ class Bucc(Measure):
       languages: languages other than English ("zh", ...); empty for all found.
       split: "validation"; or "test", XTREME's name for BUCC's training set, with the threshold of
         the validation split, whose files must be there too.
-      layer: layer; None for the middle one. Only one is evaluated, because the corpora are large.
+      layer: the evaluated layer; None for the middle one. It is the only one, because the corpora
+        are large.
       pooling: see `Tatoeba`.
       neighbours: number of neighbours on the other side for the margin.
       length: maximum tokens per sentence, including specials; longer sentences are truncated.
@@ -107,10 +108,10 @@ class Bucc(Measure):
 
     @classmethod
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
-        """See `Measure.requested`; of several tasks' languages, those that BUCC has.
+        """See `Measure.requested`; languages that BUCC lacks are left out if there are other tasks.
 
         Raises:
-          ValueError: it has none of them.
+          ValueError: BUCC has none of the languages.
         """
         del configured
         folder = str(labelled_rows.folder_of(request.data, task))
@@ -201,6 +202,7 @@ class Bucc(Measure):
         return evaluate
 
     def _setting(self, readout: str) -> str:
+        """Returns what `Result.setting` says of the results of a readout."""
         tuned_on = "the validation split" if self.split == "test" else "the same gold pairs"
         return (
             f"ratio margin, k = {self.neighbours}, on {DESCRIPTIONS[readout]}; greedy in both "
@@ -211,6 +213,16 @@ class Bucc(Measure):
     def _read(
         self, split: str, report: ReadReport, languages: Sequence[str] = ()
     ) -> list[MiningCorpus]:
+        """Reads the corpora of a split, all with gold pairs.
+
+        Args:
+          split: "validation" or "test".
+          report: collects counts of skipped and repaired lines.
+          languages: languages to read; () for those of the settings.
+
+        Raises:
+          ValueError: files or gold pairs of a language are missing, or a file is damaged.
+        """
         available = bucc_languages(self.folder, split)
         languages = spelled_as(languages or self.languages, available) or available
         if not languages:
@@ -231,11 +243,20 @@ class Bucc(Measure):
 
 
 class _Corpora:
-    """A pair of corpora; each text is encoded once."""
+    """Two corpora in batches, in which each distinct text of a side is encoded once.
+
+    Attributes:
+      corpus: the sentences.
+      languages: (source, target).
+      gold: gold pairs of indices of sentences, those that name no sentence included.
+      occurrences: for each side, the indices of the sentences that have each distinct text.
+      batches: for each side, batches of the distinct texts.
+    """
 
     def __init__(self, corpus: MiningCorpus, settings: Bucc, subject: Subject):
         self.corpus, self.languages = corpus, corpus.languages
-        # No mined pair equals those of negative indices: they count as missed.
+        # Gold pairs that name no sentence get negative indices, which no mined pair has, so that
+        # they count as missed.
         outside = {(-number, -number) for number in range(1, corpus.outside + 1)}
         self.gold: Set[Pair] = (corpus.gold or frozenset()) | outside
         length = min(settings.length, subject.max_length or settings.length)
@@ -251,7 +272,7 @@ class _Corpora:
             )
 
     def embed(self, pooled: Callable[[Any, Rows], jax.Array], params: Any) -> Sides:
-        """Encodes both sides."""
+        """Returns the embeddings of the distinct texts of both sides."""
         source, target = (encoding.embed(pooled, params, batches) for batches in self.batches)
         return source, target
 
@@ -262,12 +283,12 @@ class _Corpora:
         fitted: Fitted,
         neighbours: int,
     ) -> dict[str, list[tuple[float, Pair]]]:
-        """Returns {readout: pairs that `mine` finds}; without training text, none for "centred"."""
+        """Returns {readout: pairs from `mine`}; without training text, "centred" is missing."""
         spaces = _spaces(self.embed(pooled, params), self.languages, fitted)
         return {readout: self.mine(sides, neighbours) for readout, sides in spaces.items()}
 
     def mine(self, sides: Sides, neighbours: int) -> list[tuple[float, Pair]]:
-        """Returns (score, pair), best first.
+        """Returns (score, pair of indices of sentences), best first.
 
         Sentences that occur more than once are ambiguous: as in XTREME, they are mined but removed
         from the result.
@@ -285,7 +306,7 @@ class _Corpora:
 
 
 def _spaces(sides: Sides, languages: tuple[str, str], fitted: Fitted) -> dict[str, Sides]:
-    """Returns {readout: embeddings}; without training text, none for "centred"."""
+    """Returns {readout: embeddings to compare}; without training text, "centred" is missing."""
     spaces = {RAW: sides}
     if centres := fitted.centres(languages):
         sources, targets = (side - centre for side, centre in zip(sides, centres))
@@ -299,11 +320,11 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
     Args:
       source: [N, D] embeddings.
       target: [M, D] embeddings.
-      neighbours: k; fewer if the other side has fewer texts.
+      neighbours: k, nearest neighbours on the other side; fewer if there are fewer texts.
 
     Returns:
-      (score, (source, target)), best first, without repeated texts and with positive scores. Texts
-      with non-finite embeddings are skipped.
+      (score, (index of the source, index of the target)), best first. Each text is in at most one
+      pair. Pairs whose score is not positive or not finite are left out.
     """
     forward, forward_cosines = _nearest(source, target, neighbours)
     backward, backward_cosines = _nearest(target, source, neighbours)
@@ -341,8 +362,9 @@ def tune(
       gold: the gold pairs.
 
     Returns:
-      The pairs whose score is at least the threshold, and "f1", "precision", "recall" and the
-      "threshold", half-way to the next score. If no pair is right: no pairs, and zeros.
+      The pairs whose score is at least the threshold, and {"f1", "precision", "recall",
+      "threshold": value}. The threshold lies half-way between the lowest score of these pairs and
+      the next lower score. If no mined pair is a gold pair: no pairs, and zeros.
     """
     chosen, figures = 0, {"f1": 0.0, "precision": 0.0, "recall": 0.0, "threshold": 0.0}
     correct = 0
@@ -372,11 +394,11 @@ def at_threshold(
     Args:
       mined: (score, pair), best first.
       gold: the gold pairs; not empty.
-      threshold: least score of a translation.
+      threshold: the least score with which a pair counts as a translation.
 
     Returns:
-      The pairs whose score is at least the threshold, and "f1", "precision", "recall" and the
-      "threshold".
+      The pairs whose score is at least the threshold, and {"f1", "precision", "recall",
+      "threshold": value}.
     """
     chosen = [pair for score, pair in mined if score >= threshold]
     correct = sum(pair in gold for pair in chosen)
@@ -389,7 +411,10 @@ def at_threshold(
 
 
 def _nearest(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the k nearest candidates by cosine, best first: int and float64[N, k]."""
+    """Returns indices, int[N, k], and cosines, float64[N, k], of the nearest candidates.
+
+    Candidates of a query are sorted, the nearest first; k is at most the number of candidates.
+    """
     at_once = max(_BLOCK // len(candidates), 1)
     nearest = _search(queries, candidates, min(k, len(candidates)), at_once)
     cosines, indices = map(encoding.on_host, nearest)
@@ -400,7 +425,14 @@ def _nearest(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.nd
 def _search(
     queries: jax.Array, candidates: jax.Array, k: int, at_once: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns cosines and indices of the k nearest, [N, k], for `at_once` queries at a time."""
+    """Returns cosines and indices of each query's k nearest candidates, [N, k] each.
+
+    Args:
+      queries: [N, D].
+      candidates: [M, D].
+      k: at most M.
+      at_once: number of queries whose cosines are in memory at a time.
+    """
     candidates = normalised(candidates)
 
     def search(query: jax.Array) -> tuple[jax.Array, jax.Array]:

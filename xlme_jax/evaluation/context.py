@@ -18,7 +18,7 @@ from xlme_jax.training import mesh as meshes
 
 # (params, step) -> metrics.
 Evaluator = Callable[[Any, int], Mapping[str, float]]
-# Given the parameters of step 0.
+# Parameters of step 0 -> evaluator.
 MakeEvaluator = Callable[[Any], Evaluator]
 
 
@@ -49,7 +49,7 @@ class Context:
 
     @property
     def row_multiple(self) -> int:
-        """Number of devices that share a batch; the rows of batches must be a multiple."""
+        """Number of devices that share a batch; its number of rows must be a multiple of it."""
         return meshes.batch_shards(self.mesh)
 
 
@@ -61,5 +61,6 @@ class EvaluatorConfig(Protocol):
         """Returns a function from the parameters of step 0 to an evaluator.
 
         Raises:
-          ValueError: this run cannot be evaluated so; names the field and the remedy.
+          ValueError: the run lacks what the evaluator needs; the message names the field and the
+            remedy.
         """

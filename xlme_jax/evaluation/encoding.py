@@ -34,6 +34,7 @@ LAYERS = "layers counted as in hidden_states: 0 embeddings, k the output of laye
 # Tokens per batch: enough to keep a device busy, few compared with a set of texts.
 BATCH_TOKENS = 4096
 
+# Batches that are computed before the result of the first is fetched.
 _AHEAD = 2
 
 
@@ -43,8 +44,8 @@ class Batch:
 
     Attributes:
       rows: "tokens", "segment_ids", "positions": int32[R, L] each.
-      texts: int[n], n <= R: indices of the texts in the first n rows; the other rows repeat the
-        last.
+      texts: int[n], n <= R: indices of the texts in the first n rows; the remaining rows repeat
+        the last text.
     """
 
     rows: dict[str, np.ndarray]
@@ -52,10 +53,15 @@ class Batch:
 
 
 def choose_layer(layer: int | None, num_layers: int, setting: str) -> int:
-    """Returns the layer, the middle one for None.
+    """Returns the number of a layer, the middle one for None.
+
+    Args:
+      layer: 0 for the embeddings, k for the output of layer k, or None.
+      num_layers: layers of the encoder.
+      setting: name of the setting, for the error.
 
     Raises:
-      ValueError: the encoder has no such layer; names `setting`.
+      ValueError: the encoder has no such layer.
     """
     chosen = num_layers // 2 if layer is None else layer
     if not 0 <= chosen <= num_layers:
@@ -67,7 +73,14 @@ def choose_layer(layer: int | None, num_layers: int, setting: str) -> int:
 
 
 def check(settings: Any) -> None:
-    """Raises ValueError, naming the field, if one that evaluations share is invalid."""
+    """Checks the fields that evaluations share.
+
+    Args:
+      settings: a dataclass with `length` and `batch_tokens`, and fields of choices.
+
+    Raises:
+      ValueError: a field is invalid; the message names it.
+    """
     name = type(settings).__name__
     check_choices(settings, name)
     check_at_least(settings, name, 3, "length")
@@ -81,12 +94,18 @@ def texts_of(vocabulary: Vocabulary, sentences: Sequence[str], length: int) -> l
 
 
 def cut(text: Text, length: int) -> Text:
-    """Truncates a text to `length` tokens; the last one is still `</s>`."""
+    """Returns the text, truncated to `length` tokens, of which the last one is still `</s>`."""
     return text if len(text) <= length else (*text[: length - 1], EOS_ID)
 
 
 def fill_rows(texts: Iterable[Text], rows: int, length: int) -> dict[str, np.ndarray]:
-    """Returns rows with one text each, int32[rows, length]; copies of the last fill the batch."""
+    """Returns {"tokens", "segment_ids", "positions": int32[rows, length]}, a text in each row.
+
+    Args:
+      texts: 1 to `rows` texts; copies of the last one fill the remaining rows.
+      rows: number of rows.
+      length: length of the rows; no text may be longer.
+    """
     chunk = list(texts)
     # Copies rather than empty rows: attention over nothing but padding may be NaN.
     chunk += [chunk[-1]] * (rows - len(chunk))
@@ -102,11 +121,11 @@ def fill_rows(texts: Iterable[Text], rows: int, length: int) -> dict[str, np.nda
 
 
 def with_columns(batch: Batch, **values: np.ndarray) -> Batch:
-    """Returns the batch with values of its texts, {name: int32[R]}; copies have those of the last.
+    """Returns the batch, with a value of its text for each row, int32[R], under each name.
 
     Args:
       batch: the batch.
-      values: {name: int[N]} of all texts.
+      **values: a value for each of all N texts, int[N].
     """
     rows = len(batch.rows["tokens"])
     texts = np.pad(batch.texts, (0, rows - len(batch.texts)), mode="edge")
@@ -117,14 +136,14 @@ def with_columns(batch: Batch, **values: np.ndarray) -> Batch:
 def batches(
     texts: Sequence[Text], row_multiple: int = 1, batch_tokens: int = BATCH_TOKENS
 ) -> list[Batch]:
-    """Sorts texts into batches, the longest first.
+    """Returns texts in batches, the longest first.
 
-    All but the last have the rows that `batch_tokens` allow, the last may have half or a quarter of
-    them.
+    All batches but the last have as many rows as `batch_tokens` allows; the last may have half or a
+    quarter of as many.
 
     Args:
       texts: non-empty texts.
-      row_multiple: the number of rows is a multiple of it (devices that share a batch).
+      row_multiple: number of devices that share a batch; the number of rows is a multiple of it.
       batch_tokens: tokens per batch including padding, unless `row_multiple` rows have more.
 
     Returns:
@@ -147,7 +166,7 @@ def batches(
 
 
 def _rows_for(rows: int, needed: int, row_multiple: int) -> int:
-    """Returns a quarter, half or all of the rows: the least that has the needed ones."""
+    """Returns a quarter, half or all of `rows`, the least that is at least `needed`."""
     parts = (max(rows // part // row_multiple * row_multiple, row_multiple) for part in (4, 2))
     return next((part for part in parts if part >= needed), rows)
 
@@ -159,11 +178,12 @@ def run(
 
     Args:
       function: (params, rows) -> tree of arrays [R, ...].
-      params: its first argument.
+      params: first argument of `function`.
       batches: the batches.
 
     Yields:
-      The batch's texts, int[n], and their part of the result on the host, [n, ...] each.
+      Indices of the texts of a batch, int[n], and the result for these texts on the host: a tree of
+      arrays [n, ...].
     """
     ahead: collections.deque[tuple[np.ndarray, Any]] = collections.deque()
 
@@ -182,7 +202,16 @@ def run(
 def embed(
     function: Callable[[Any, Mapping[str, Any]], Any], params: Any, batches: Sequence[Batch]
 ) -> np.ndarray:
-    """Returns the results of `function` in the order of the texts: [texts, ...]."""
+    """Returns the results of a function in the order of the texts, [texts, ...].
+
+    Args:
+      function: (params, rows) -> array [R, ...].
+      params: first argument of `function`.
+      batches: batches with all texts.
+
+    Raises:
+      ValueError: there is no text.
+    """
     embeddings = None
     for texts, result in run(function, params, batches):
         if embeddings is None:
@@ -204,7 +233,7 @@ def pool_all(
 
 
 def pool(hidden: jax.Array, rows: Mapping[str, jax.Array], pooling: Pooling = "mean") -> jax.Array:
-    """Pools hidden states [R, L, D] to one vector a row, in float32: [R, D]."""
+    """Returns the hidden states [R, L, D] of each row pooled to one vector, float32[R, D]."""
     if pooling == "first":
         return hidden[:, 0].astype(jnp.float32)
     counted = rows["segment_ids"] > 0
@@ -216,7 +245,7 @@ def pool(hidden: jax.Array, rows: Mapping[str, jax.Array], pooling: Pooling = "m
 
 
 def on_host(array: jax.Array) -> np.ndarray:
-    """Fetches a whole array, including rows on other processes' devices."""
+    """Returns a whole array on the host, including rows on other processes' devices."""
     if array.is_fully_addressable:
         return np.asarray(array)
     from jax.experimental import multihost_utils
@@ -225,4 +254,5 @@ def on_host(array: jax.Array) -> np.ndarray:
 
 
 def _round_up(number: int, multiple: int) -> int:
+    """Returns the least multiple of `multiple` that is not below `number`."""
     return -(-number // multiple) * multiple

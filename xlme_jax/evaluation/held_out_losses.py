@@ -86,7 +86,8 @@ class HeldOut(Measure):
     def evaluator(self, context: Context) -> MakeEvaluator:
         """See `EvaluatorConfig.evaluator`; metrics are `held_out/<stream>/<metric>`.
 
-        It encodes no text, so that unlike others' it needs no vocabulary.
+        With `name`, they begin with `held_out_NAME/`. Unlike `Measure.evaluator`, this loads no
+        vocabulary, because no text is encoded.
         """
         measure = self.ratios(context)
         prefix = f"{HELD_OUT}_{self.name}" if self.name else HELD_OUT
@@ -104,7 +105,7 @@ class HeldOut(Measure):
         the sum of its numerators divided by the sum of its denominators, over all rows.
 
         Raises:
-          ValueError: the objective has no loss on held-out text, or no stream has any.
+          ValueError: the objective has no loss on held-out text, or no stream has held-out text.
         """
         config = context.objective_config.held_out()
         if config is None:
@@ -133,10 +134,10 @@ class HeldOut(Measure):
 
 
 def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[OnePass]:
-    """Returns the validation split of each stream that has one.
+    """Returns the rows of the validation split of each stream that has one, and logs their numbers.
 
     Raises:
-      ValueError: no stream has one.
+      ValueError: no stream has a validation split.
     """
     patterns = settings.tasks or ("*",)
     tasks = {
@@ -185,9 +186,9 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
 class _OfStream:
     """Computes the metrics of one stream.
 
-    An objective reads all its streams at once, but their numbers of batches differ. The other
-    streams get rows of padding, as few as the mesh allows; the compiler removes their computation,
-    because their metrics are not used.
+    An objective reads all its streams at once, but their numbers of batches differ. So all streams
+    but this one get rows of padding, as few as the mesh allows; the compiler removes their
+    computation, because their metrics are not used.
     """
 
     def __init__(
@@ -212,7 +213,10 @@ class _OfStream:
         )
 
     def start(self, params: Params) -> list[Metrics]:
-        """Starts the computation; returns (numerator, denominator) pairs of each batch."""
+        """Starts the computation of all batches.
+
+        Returns {metric: (numerator, denominator)} of each batch, which may not be computed yet.
+        """
         _, shares = self._share
         return [
             self._sums(
@@ -226,7 +230,7 @@ class _OfStream:
     def _batch_sums(
         self, params: Params, rows: Mapping[str, jax.Array], first: jax.Array
     ) -> Metrics:
-        """Computes the metrics of a batch whose rows are numbered from `first`.
+        """Returns {metric: (numerator, denominator)} of a batch with rows numbered from `first`.
 
         The randomness of a row derives from its number in the whole pass, so masks do not depend on
         the batch size.
@@ -247,7 +251,7 @@ class _OfStream:
 
 
 def _added(parts: list[Metrics]) -> dict[str, tuple[np.float64, np.float64]]:
-    """Sums numerators and denominators in float64."""
+    """Returns {metric: (numerator, denominator)}, summed in float64 over batches."""
     fetched = jax.device_get(parts)
     sums = {
         name: np.sum([np.asarray(part[name], np.float64) for part in fetched], axis=0)

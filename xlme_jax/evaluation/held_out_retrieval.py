@@ -63,7 +63,7 @@ class HeldOutRetrieval(Measure):
 
     @classmethod
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
-        """See `Measure.requested`; `request.limit` is that of pairs."""
+        """See `Measure.requested`; `request.limit` is the maximum number of pairs per task."""
         del task, configured
         settings = cls(layer=request.layer, pooling=request.pooling, readouts=request.readouts)
         return dataclasses.replace(settings, max_pairs=request.limit or settings.max_pairs)
@@ -117,7 +117,13 @@ class HeldOutRetrieval(Measure):
     def _search(
         self, translations: Candidates, embeddings: np.ndarray, fitted: Fitted
     ) -> dict[str, dict[str, np.ndarray]]:
-        """Returns {readout: {metric: float64[K]}} for embeddings [K, 2 N, D], sides alternating."""
+        """Returns {readout: {metric: value at each layer, float64[K]}} of a task.
+
+        Args:
+          translations: the N translations of the task.
+          embeddings: [K, 2 N, D], embeddings of source, target, source, target, ...
+          fitted: means and rotations for readouts.
+        """
         sides = embeddings[:, 0::2], embeddings[:, 1::2]
         by_readout = fitted.search(translations.languages, *sides, self.readouts)
         return {
@@ -148,7 +154,8 @@ def choose_layers(
     """Returns {(system, readout): layer with the best mean over held-out pairs}.
 
     Args:
-      results: results; only those of `HeldOutRetrieval` select. Ties select the lowest layer.
+      results: results, of which only those of `HeldOutRetrieval` select. Of layers that tie, the
+        lowest is selected.
       layer: the layer of all systems and readouts; None selects it.
     """
     if layer is not None:
@@ -162,10 +169,10 @@ def choose_layers(
 
 
 def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str, float]:
-    """Returns headline entries with a task's mean accuracy for each readout at its layer.
+    """Returns headline entries: a task's mean accuracy with each readout, at the readout's layer.
 
     Args:
-      task: a measure `by_readout`.
+      task: task of a measure whose `About.by_readout` is set.
       results: results of the task.
       layers: layers from `choose_layers`.
 
@@ -191,7 +198,10 @@ def readout_panels(task: str, results: Sequence[Result]) -> dict[str, readouts.R
 
 
 def _means(results: Sequence[Result], task: str) -> dict[tuple[str, str, int], float]:
-    """Returns {(system, readout, layer): mean accuracy}, over trained languages if not all are."""
+    """Returns {(system, readout, layer): mean accuracy} of a task.
+
+    The mean is over the languages of the training text if these are not all, else over all.
+    """
     means: dict[tuple[str, str, int], float] = {}
     for name in ("mean", TRAINED):
         means |= {

@@ -39,8 +39,8 @@ class Direction(NamedTuple):
       name: as in metrics, such as "en-fr".
       languages: (from, into).
       texts: tokenized sources.
-      sources: their text.
-      references: their translations.
+      sources: text of the sources.
+      references: translations of the sources.
     """
 
     name: str
@@ -126,10 +126,10 @@ class HeldOutTranslation:
             decoded = [[vocabulary.decode(text) for text in side] for side in texts]
             for source, target in ((0, 1), (1, 0)):
                 codes = translations.languages[source], translations.languages[target]
-                # Of two corpora of the same languages, `key` is the task.
-                name = "-".join(codes) + (
-                    "" if key == "-".join(translations.languages) else f"/{key}"
-                )
+                name = "-".join(codes)
+                # `key` is the task's name if there are two corpora of the same languages.
+                if key != "-".join(translations.languages):
+                    name += f"/{key}"
                 if context.objective.config.translates(*codes):
                     sides = texts[source], decoded[source], decoded[target]
                     directions.append(Direction(name, codes, *sides))
@@ -152,11 +152,16 @@ def _samples(direction: Direction, translations: Sequence[str]) -> list[dict[str
 
 
 def _named(
-    scores: Mapping[str, Mapping[str, float]], directions: Sequence[Direction], of: str = ""
+    scores: Mapping[str, Mapping[str, float]], directions: Sequence[Direction], system: str = ""
 ) -> dict[str, float]:
-    """Returns metrics by name, from {direction: {metric: value}}; means if no direction is missing.
+    """Returns {full name of a metric: value}, with means if `scores` has all directions.
 
-    A baseline's mean over some of the directions would not compare with the translator's.
+    The mean of a baseline over some directions would not compare with the translator's mean.
+
+    Args:
+      scores: {direction: {metric: value}}.
+      directions: all directions.
+      system: what precedes the metric in a name, `DICTIONARY` for the baseline.
     """
     by_direction = dict(scores)
     if by_direction and len(by_direction) == len(directions):
@@ -166,7 +171,7 @@ def _named(
             for x in metrics
         }
     return {
-        f"{PREFIX}{of}{metric}/{direction}": value
+        f"{PREFIX}{system}{metric}/{direction}": value
         for direction, values in by_direction.items()
         for metric, value in values.items()
     }
@@ -204,7 +209,10 @@ def _baseline(
 def _training_pairs(
     dataset: PreparedDataset, vocabulary: Vocabulary, languages: tuple[str, ...], count: int
 ) -> list[tuple[str, str]]:
-    """Returns up to `count` training pairs of two languages, drawn from each task in turn."""
+    """Returns up to `count` training pairs of two languages.
+
+    Each task in turn gives as many random pairs as are still missing.
+    """
     pairs: list[tuple[str, str]] = []
     for task in dataset.tasks:
         num_pairs = min(count - len(pairs), task.examples)
@@ -215,6 +223,7 @@ def _training_pairs(
         chosen = np.random.default_rng(0).choice(task.examples, num_pairs, replace=False)
         for pair in dataset.read_pairs(task, chosen):
             first, second = (vocabulary.decode(ids.tolist()) for ids in pair)
+            # The sides of the task may be in the other order.
             is_turned = task.languages != languages
             pairs.append((second, first) if is_turned else (first, second))
     return pairs

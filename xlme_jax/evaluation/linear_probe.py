@@ -1,9 +1,9 @@
 """Linear probes: how well a linear classifier reads a task off the frozen encoder's states.
 
 At every layer, multinomial logistic regression with an L2 penalty is trained on the pooled states
-of a benchmark's training examples: of one language, English, and tested on all (zero-shot
-transfer), and of each language for itself. Nothing of the encoder is trained, so that a probe costs
-little more than encoding the sentences.
+of a benchmark's training examples. One probe is trained on one language, English, and tested on all
+(zero-shot transfer), and a probe of each language is trained and tested on that language. Nothing
+of the encoder is trained, so that a probe costs little more than encoding the sentences.
 """
 
 import collections
@@ -37,6 +37,7 @@ _Figures = dict[str, np.ndarray]
 
 
 def _about(name: str, title: str, metric: str) -> About:
+    """Returns what reports know of the probe of a benchmark, named `title` in headings."""
     return About(
         name=f"{name}_probe",
         metric=metric,
@@ -66,17 +67,17 @@ class LinearProbe(Measure):
 
     Attributes:
       folder: folder with the benchmark's files, as distributed.
-      languages: tested languages; empty for all found.
+      languages: tested languages; empty for all that have a file.
       source: language whose training examples the probe for all languages is trained on.
       in_language: whether a probe is also trained on the training examples of each language.
       split: "validation" or "test".
       layer: layer of the headline; None for the middle one. Results contain every layer.
       pooling: see `Tatoeba`.
-      length: maximum tokens per example, including specials; longer ones are truncated.
+      length: maximum tokens per example, including specials; longer examples are truncated.
       limit: maximum examples per language and split, the first ones of each file; None for all.
-      penalties: weights of half the squared norm of a probe's weights, added to the mean loss of
-        the standardised states. The one with the highest first metric on the training language's
-        validation split is used, at each layer; without that split, the first.
+      penalties: factors of half the squared norm of a probe's weights, which is added to the mean
+        loss on the standardised states. Each layer uses the penalty with the best metric of the
+        benchmark on the training language's validation split; without that split, the first one.
       batch_tokens: tokens encoded at once.
     """
 
@@ -145,14 +146,14 @@ class LinearProbe(Measure):
 
             of_source = fitted(source)
             transfer: dict[str, _Figures] = {}
-            itself: dict[str, _Figures] = {}
+            in_language: dict[str, _Figures] = {}
             for language, test in tests.items():
                 states = test.embed(pooled, params)
                 transfer[language] = test.scores(of_source, states)
                 if self.in_language and language in sets:
                     probes = of_source if language == source else fitted(language)
-                    itself[language] = test.scores(probes, states, _IN_LANGUAGE)
-            results = self._results(transfer, itself, source)
+                    in_language[language] = test.scores(probes, states, _IN_LANGUAGE)
+            results = self._results(transfer, in_language, source)
             results += self._majority(tests, source)
             return self._outcome(results, headline, report)
 
@@ -164,7 +165,13 @@ class LinearProbe(Measure):
         pooled: Callable[[Any, Rows], jax.Array],
         params: Any,
     ) -> "list[Probe]":
-        """Returns the probe of each layer that is best on the validation split."""
+        """Returns a probe for each layer, the best of `penalties` on the validation split.
+
+        Args:
+          sets: {split: examples of the training language}, "train" and perhaps "validation".
+          pooled: (params, rows) -> pooled states of all layers.
+          params: the encoder's parameters.
+        """
         train, validation = sets["train"], sets.get("validation")
         classes = len(benchmark(self.benchmark).labels)
         states = train.embed(pooled, params)
@@ -181,37 +188,49 @@ class LinearProbe(Measure):
         return probes
 
     def _results(
-        self, transfer: Mapping[str, _Figures], itself: Mapping[str, _Figures], source: str
+        self, transfer: Mapping[str, _Figures], in_language: Mapping[str, _Figures], source: str
     ) -> list[Result]:
-        """Returns the results of each language and their means."""
+        """Returns the results of each language and their means.
+
+        Args:
+          transfer: {language: figures of the probe of `source`}.
+          in_language: {language: figures of the language's own probe}.
+          source: training language of the probe for all languages.
+        """
         results = []
         how = f"logistic regression on standardised states; {encoding.POOLINGS[self.pooling]}; "
-        for of, training in ((transfer, f"trained on {source}"), (itself, "trained on itself")):
-            if not of:
+        for figures, training in (
+            (transfer, f"trained on {source}"),
+            (in_language, "trained on itself"),
+        ):
+            if not figures:
                 continue
-            groups: dict[str, tuple[str, ...]] = {x: (x,) for x in of} | {MEAN: tuple(of)}
-            targets = tuple(x for x in of if not same_language(x, source))
-            if targets and of is transfer:
+            groups: dict[str, tuple[str, ...]] = {x: (x,) for x in figures}
+            groups[MEAN] = tuple(figures)
+            targets = tuple(x for x in figures if not same_language(x, source))
+            if targets and figures is transfer:
                 groups[ZERO_SHOT] = targets
-            groups |= {f"{MEAN}-{name}": members for name, members in by_family(of).items()}
-            values = {language: {RAW: metrics} for language, metrics in of.items()}
+            groups |= {f"{MEAN}-{name}": members for name, members in by_family(figures).items()}
+            values = {language: {RAW: metrics} for language, metrics in figures.items()}
             setting = f"{how}{training}; {encoding.LAYERS}"
             results += layer_results(self.about.name, self.split, setting, values, groups)
         return results
 
     def _majority(self, tests: "Mapping[str, _Examples]", source: str) -> list[Result]:
-        """Returns the results of the most frequent class of each language, and their means."""
+        """Returns results of predicting each language's most frequent class, and their means."""
         values = {language: test.majority() for language, test in tests.items()}
         targets = tuple(x for x in tests if not same_language(x, source))
         groups: dict[str, tuple[str, ...]] = {x: (x,) for x in tests} | {MEAN: tuple(tests)}
         if targets:
             groups[ZERO_SHOT] = targets
-        return [
-            Result(self.about.name, name, metric, value, self.split, system="majority")
-            for name, members in groups.items()
-            for metric in _METRICS
-            for value in [float(np.mean([values[member][metric] for member in members]))]
-        ]
+        results = []
+        for name, members in groups.items():
+            for metric in _METRICS:
+                value = float(np.mean([values[member][metric] for member in members]))
+                results.append(
+                    Result(self.about.name, name, metric, value, self.split, system="majority")
+                )
+        return results
 
     def _outcome(self, results: Sequence[Result], headline: int, report: ReadReport) -> Outcome:
         values = {
@@ -248,10 +267,11 @@ class Taxi1500Probe(LinearProbe):
 
 
 class _Examples:
-    """The labelled examples of a language, and their rows.
+    """The labelled examples of one language and split, in batches.
 
     Attributes:
-      classes: int[N], the class of each example; -1 for one without a label, which counts as wrong.
+      classes: int[N], the class of each example; -1 for a label that is no class of the benchmark.
+        A test counts such an example as wrong, and training leaves it out.
     """
 
     def __init__(
@@ -283,11 +303,17 @@ class _Examples:
         self._batches = encoding.batches(texts, subject.row_multiple, settings.batch_tokens)
 
     def embed(self, pooled: Callable[[Any, Rows], jax.Array], params: Any) -> np.ndarray:
-        """Returns the states of all layers, float32[K, N, D]."""
+        """Returns the pooled states of the examples at all layers, float32[K, N, D]."""
         return encoding.embed(pooled, params, self._batches).swapaxes(0, 1)
 
     def scores(self, probes: "Sequence[Probe]", states: np.ndarray, suffix: str = "") -> _Figures:
-        """Returns {metric: value at each layer}."""
+        """Returns {metric + suffix: value at each layer, float64[K]}.
+
+        Args:
+          probes: a probe for each layer.
+          states: [K, N, D], pooled states of the examples.
+          suffix: end of the metrics' names.
+        """
         predicted = [probe.predict(of_layer) for probe, of_layer in zip(probes, states)]
         return {
             metric + suffix: np.array([score(self.classes, of_layer) for of_layer in predicted])
@@ -295,7 +321,7 @@ class _Examples:
         }
 
     def majority(self) -> dict[str, float]:
-        """Returns {metric: value} of the most frequent class."""
+        """Returns {metric: value} of predicting the most frequent class everywhere."""
         ((most, _),) = collections.Counter(self.classes.tolist()).most_common(1)
         predicted = np.full_like(self.classes, most)
         return {metric: score(self.classes, predicted) for metric, score in _METRICS.items()}
@@ -310,7 +336,7 @@ class Probe:
 
     Attributes:
       mean: float32[D], mean of the training states.
-      scale: float32[D], their standard deviation; 1 where it is 0.
+      scale: float32[D], standard deviation of the training states; 1 where it is 0.
       weights: float32[D + 1, C]; the last row is the bias.
     """
 
@@ -332,12 +358,14 @@ def fit(
 
     Args:
       states: float32[N, D], training states.
-      labels: int[N], their classes; examples of class -1 are left out.
-      classes: C.
-      penalties: l of l / 2 |W|^2, where W is without the bias. scikit-learn's C is 1 / (l N).
+      labels: int[N], classes of the states; examples of class -1 are left out.
+      classes: C, the number of classes.
+      penalties: factors l of l / 2 |W|^2, where W is without the bias. scikit-learn's C is
+        1 / (l N).
 
     Returns:
-      A probe for each penalty; of weights 0 if the states are not finite.
+      A probe for each penalty, in the order of `penalties`; its weights are 0 if the states are
+      not finite.
     """
     from scipy.optimize import minimize
 
@@ -348,7 +376,7 @@ def fit(
     shape = (states.shape[1] + 1, classes)
     probes = {}
     weights = np.zeros(shape)
-    # From the strongest to the weakest, each from the last.
+    # From the strongest penalty to the weakest; each fit starts at the weights of the last.
     for penalty in sorted(penalties, reverse=True):
 
         def loss(flat: np.ndarray, penalty: float = penalty) -> tuple[float, np.ndarray]:
@@ -368,6 +396,7 @@ def fit(
 def _loss(
     weights: jax.Array, states: jax.Array, labels: jax.Array, penalty: jax.Array
 ) -> jax.Array:
+    """Returns mean cross-entropy plus penalty, and the gradient of `weights`, [D + 1, C]."""
     logits = jnp.matmul(states, weights[:-1], precision=jax.lax.Precision.HIGHEST) + weights[-1]
     chosen = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
     losses = jax.nn.logsumexp(logits, axis=1) - chosen

@@ -2,7 +2,7 @@
 
 A measure is a frozen dataclass of settings that derives from `Measure`. The train loop runs it on a
 schedule and `xlme_jax.evaluate` on a checkpoint, both through `build`; reports, model cards and
-sheets read its `about`. `evaluation.measures` has the table of all of them.
+sheets read its `about`. `evaluation.measures` has the table of all measures.
 """
 
 import abc
@@ -162,7 +162,7 @@ class About:
 
     @property
     def is_of_pretrained(self) -> bool:
-        """Whether it reads a pre-trained model, without a fine-tuned head."""
+        """Whether the measure evaluates a pre-trained model, without a fine-tuned head."""
         return self.needs in ("encoder", "masked_lm")
 
 
@@ -176,21 +176,22 @@ class Measure(abc.ABC):
         """Reads the data and returns a function from parameters to an `Outcome`.
 
         Raises:
-          ValueError: files are missing or damaged, or the subject lacks what the measure needs;
-            names the field and the remedy.
+          ValueError: files are missing or damaged, or the subject lacks what the measure needs; the
+            message names the field and the remedy.
         """
 
     @classmethod
     def task_names(cls) -> Sequence[str]:
-        """Returns the names of tasks that it evaluates, for `--tasks`."""
+        """Returns the names of the tasks that the measure evaluates, for `--tasks`."""
         return (cls.about.name,)
 
     @classmethod
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
         """Returns the settings for `evaluate`.
 
-        By default, they are those of the run's own evaluator, if it has one, with what `request`
-        gives for fields of the same names; `folder` is the task's folder in `request.data`.
+        By default, they are the settings of the run's own evaluator of this class, or else the
+        defaults. What `request` gives replaces fields of the same names, and `folder` becomes the
+        task's folder in `request.data`.
 
         Args:
           task: one of `task_names()`.
@@ -198,7 +199,7 @@ class Measure(abc.ABC):
           configured: `Train.evaluators` of the checkpoint's run.
 
         Raises:
-          ValueError: there is no such folder, or it lacks the languages.
+          ValueError: the task has no folder in `request.data`, or the folder lacks the languages.
         """
         known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         matching: list[Any] = [measure for measure in configured if type(measure) is cls]
@@ -221,18 +222,21 @@ class Measure(abc.ABC):
 
     @classmethod
     def set_of(cls, language: str) -> str:
-        """Returns the name of a language or set in tables; two names of one set give the same."""
+        """Returns the name in tables of a language or set; all names of one set give one name."""
         return language
 
     def for_depth(self, num_layers: int) -> Self:
-        """Returns the settings for an encoder that may lack the layer that was asked for."""
+        """Returns the settings for an encoder of `num_layers` layers.
+
+        If the encoder lacks the layer that was asked for, `layer` is None, which chooses one.
+        """
         layer = vars(self).get("layer")
         if layer is None or layer <= num_layers:
             return self
         return dataclasses.replace(self, layer=None)  # type: ignore[type-var]
 
     def evaluator(self, context: Context) -> MakeEvaluator:
-        """See `EvaluatorConfig.evaluator`; metrics are those of the headline after a prefix."""
+        """See `EvaluatorConfig.evaluator`; metrics are the headline, after `About.log_prefix`."""
         subject = subject_of(
             context.objective,
             Vocabulary.load(context.dataset.vocabulary_path),

@@ -1,9 +1,9 @@
 """Retrieval over many-to-many sets: FLORES, NTREX-128 and TICO-19, by language and family.
 
-Each language's sentences are searched among those of a pivot, English, and the other way round;
-other pairs on request. Figures are accuracy@1 with every readout, as for Tatoeba, and the error of
-LASER's xsim, a search by margin (`readouts.Margins`), in the readouts without CSLS. Each language
-is encoded once, and all layers are evaluated in one pass.
+Each language's sentences are searched among those of a pivot, English, and the pivot's among those
+of the language; other pairs are searched on request. Figures are accuracy@1 with every readout, as
+for Tatoeba, and, with the readouts without CSLS, the error of LASER's xsim, a search by margin
+(`readouts.Margins`). Each language is encoded once, and all layers are evaluated in one pass.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from xlme_jax.validation.fields import check_at_least
 
 MEAN = "mean"
 PAIRS = "mean-pairs"
-# Fewer sentences are no search.
+# Fewest sentences that a pair may share: a search needs a wrong candidate.
 _FEWEST = 2
 _WAYS = ("forward", "backward")
 # Readout -> metric -> value at each layer, float64[K].
@@ -38,6 +38,7 @@ _Figures = dict[str, dict[str, np.ndarray]]
 
 
 def _about(name: str, title: str) -> About:
+    """Returns what reports know of the measure of a set, named `title` in headings."""
     return About(
         name=name,
         reads_data="if_there",
@@ -76,7 +77,8 @@ class Multiway(Measure):
       pivot: language that is searched with all others.
       all_pairs: whether all pairs without the pivot are evaluated too, at `layer` alone.
       split: "test" or "validation" (FLORES: devtest and dev).
-      layer: layer of the headline; None for the middle one. Results contain every layer.
+      layer: layer of the headline; None for the middle one. Results contain every layer, except
+        those of `all_pairs`.
       pooling: see `Tatoeba`.
       length: maximum tokens per sentence, including specials; longer sentences are truncated.
       batch_tokens: tokens encoded at once.
@@ -128,7 +130,7 @@ class Multiway(Measure):
                 f"sentences of {', '.join(few)} and {plan.pivot}; name the other languages"
             )
         names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
-        # The rotations of all pairs of a hundred languages would take longer than the rest.
+        # Fitting a rotation for all pairs of a hundred languages would take longer than the rest.
         sampled = plan.with_pivot if self.all_pairs else plan.all_pairs
         search = _Search(
             plan,
@@ -138,7 +140,7 @@ class Multiway(Measure):
             names,
             Margins(self.margin, self.neighbours),
         )
-        # All pairs of a hundred languages are compared at one layer, those that were named at all.
+        # All pairs of a hundred languages are too many for every layer; named pairs are few.
         layers = slice(headline, headline + 1) if self.all_pairs else slice(None)
 
         def evaluate(params: Any) -> Outcome:
@@ -153,7 +155,10 @@ class Multiway(Measure):
         return evaluate
 
     def _plan(self, available: Sequence[str]) -> "_Plan":
-        """Returns what is compared.
+        """Returns the languages and pairs to compare, spelled as in the set.
+
+        Args:
+          available: the languages of the set.
 
         Raises:
           DataError: a language is not in the set.
@@ -192,24 +197,29 @@ class Multiway(Measure):
         counts: Mapping[str, int],
         first_layer: int = 0,
     ) -> list[Result]:
-        """Returns the results of languages or pairs, and their means."""
+        """Returns the results of the model and of chance.
+
+        Args:
+          figures_of: {language or pair: its figures}.
+          groups: {name in results: languages or pairs whose mean it is}; see `layer_results`.
+          counts: {language or pair: number of its sentences}.
+          first_layer: number of the layer of the first figure.
+        """
         task = self.about.name
-        chance = {
-            name: float(np.mean([1 / counts[member] for member in members]))
-            for name, members in groups.items()
-        }
+        by_chance: list[Result] = []
+        for name, members in groups.items():
+            accuracy = float(np.mean([1 / counts[member] for member in members]))
+            values = {"accuracy": accuracy}
+            values |= dict.fromkeys(self.about.lower_is_better, 1 - accuracy)
+            by_chance += [
+                Result(task, name, metric, value, self.split, system="chance")
+                for metric, value in values.items()
+            ]
         setting = (
             f"{encoding.POOLINGS[self.pooling]}; {{}}; xsim: {self.margin} margin, "
             f"k = {self.neighbours}; {encoding.LAYERS}"
         )
-        return [
-            Result(task, name, metric, by_chance, self.split, system="chance")
-            for name, value in chance.items()
-            for metric, by_chance in {
-                "accuracy": value,
-                **dict.fromkeys(self.about.lower_is_better, 1 - value),
-            }.items()
-        ] + layer_results(task, self.split, setting, figures_of, groups, first_layer)
+        return by_chance + layer_results(task, self.split, setting, figures_of, groups, first_layer)
 
     def _outcome(
         self,
@@ -218,7 +228,10 @@ class Multiway(Measure):
         counts: Mapping[str, int],
         report: ReadReport,
     ) -> Outcome:
-        """Returns the outcome, with a table of languages and families at the headline's layer."""
+        """Returns the outcome, with a TSV file of the figures at the headline's layer.
+
+        The file has a line for each language, pair and mean, with family and number of sentences.
+        """
         task = self.about.name
         rows: dict[str, dict[str, float]] = {}
         values: dict[str, float] = {}
@@ -269,12 +282,12 @@ class Tico19(Multiway):
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """What is compared.
+    """The languages and pairs that are compared, spelled as in the set.
 
     Attributes:
-      pivot: the pivot.
+      pivot: the language that all `sources` are compared with.
       sources: languages that are compared with the pivot.
-      pairs: pairs without the pivot.
+      pairs: pairs of languages without the pivot.
     """
 
     pivot: str
@@ -282,17 +295,17 @@ class _Plan:
     pairs: tuple[tuple[str, str], ...]
 
     def name(self, pair: tuple[str, str]) -> str:
-        """Returns the name of a pair in results: the language, if it is with the pivot."""
+        """Returns the name of a pair in results; a language's own name if paired with the pivot."""
         return pair[0] if pair[1] == self.pivot else "-".join(pair)
 
     @property
     def with_pivot(self) -> list[tuple[str, str]]:
-        """The pairs with the pivot."""
+        """The pairs (language, pivot)."""
         return [(code, self.pivot) for code in self.sources]
 
     @property
     def all_pairs(self) -> list[tuple[str, str]]:
-        """All pairs, first those with the pivot."""
+        """All pairs; those with the pivot come first."""
         return [*self.with_pivot, *self.pairs]
 
     @property
@@ -306,10 +319,14 @@ class _Plan:
         return list(dict.fromkeys([self.pivot, *itertools.chain(*self.all_pairs)]))
 
     def groups(self, figures_of: Mapping[str, _Figures]) -> dict[str, tuple[str, ...]]:
-        """Returns {name of a mean: languages}, and each language for itself.
+        """Returns {name in results: languages}: each language by itself, and means.
 
-        Varieties of the pivot's language, such as "en-GB", are in no mean: their sentences are no
-        translations.
+        Means are over all languages, over those of the training text if these are some but not all,
+        and over each family. Varieties of the pivot's language, such as "en-GB", are in no mean,
+        because their sentences are no translations, unless there is no other language.
+
+        Args:
+          figures_of: {language: its figures with the pivot}.
         """
         members = tuple(
             x for x in figures_of if not languages.same_language(x, self.pivot)
@@ -325,11 +342,17 @@ class _Plan:
 
 
 class _Side:
-    """The sentences of a language: those that it has, and their rows.
+    """The sentences that a language has, in batches.
+
+    Args:
+      sentences: all sentences of the set in the language; "" where it lacks one.
+      subject: the encoder.
+      length: maximum tokens per sentence, including specials.
+      lay_out: function that lays texts out in batches.
 
     Attributes:
-      units: int[n], numbers of the sentences that the language has, ascending.
-      text_ids: int[n], equal for equal sentences.
+      units: int[n], numbers in the set of the sentences that the language has, ascending.
+      text_ids: int[n], a number for each of these sentences; equal sentences have equal numbers.
     """
 
     def __init__(
@@ -345,7 +368,7 @@ class _Side:
         self._batches = lay_out(encoding.texts_of(subject.vocabulary, texts, length))
 
     def embed(self, pooled: Callable[[Any, Rows], jax.Array], params: Any) -> np.ndarray:
-        """Returns the states of all layers, float32[K, n, D]."""
+        """Returns the pooled states of the sentences at all layers, float32[K, n, D]."""
         return encoding.embed(pooled, params, self._batches).swapaxes(0, 1)
 
 
@@ -370,10 +393,14 @@ class _Search:
     margins: Margins
 
     def run(self, params: Any, layers: slice) -> tuple[dict[str, _Figures], dict[str, _Figures]]:
-        """Returns the figures with the pivot, by language, and those of other pairs.
+        """Returns the figures of all pairs; each language is encoded once.
 
-        Each language is encoded once. Of the pairs without the pivot, only `layers` are kept and
-        compared.
+        Args:
+          params: the encoder's parameters.
+          layers: layers at which pairs without the pivot are compared.
+
+        Returns:
+          {language: its figures with the pivot} and {name of a pair without the pivot: figures}.
         """
         plan, means = self.plan, Fitted(self.sample.means(self.pooled, params))
         pivot = self.sides[plan.pivot].embed(self.pooled, params)
@@ -397,7 +424,13 @@ class _Search:
     def _figures(
         self, pair: tuple[str, str], states: tuple[np.ndarray, np.ndarray], fitted: Fitted
     ) -> _Figures:
-        """Returns the figures of a pair from the states of its sides, [K, N, D] each."""
+        """Returns the figures of a pair, over the sentences that both languages have.
+
+        Args:
+          pair: the languages.
+          states: pooled states of all sentences of each language, [K, n, D] each.
+          fitted: means and rotations for readouts.
+        """
         units = _shared(pair, self.sides)
         source, target = (of_side[:, rows] for of_side, rows in zip(states, units))
         by_readout = fitted.search(pair, source, target, self.readouts, self.margins)
@@ -421,7 +454,7 @@ class _Search:
 
 
 def _shared(pair: tuple[str, str], sides: Mapping[str, _Side]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which of the sentences of both sides are translations of each other."""
+    """Returns the rows, int[N] on each side, of the sentences that both languages have."""
     first, second = (sides[code].units for code in pair)
     _, source, target = np.intersect1d(first, second, assume_unique=True, return_indices=True)
     return source, target

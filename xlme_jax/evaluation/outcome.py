@@ -27,20 +27,21 @@ class Subject:
     """The evaluated encoder, with the task's head if it was fine-tuned.
 
     Attributes:
-      vocabulary: vocabulary of its token ids.
+      vocabulary: vocabulary of the encoder's token ids.
       encode: (params, rows) -> hidden states [B, L, D], without dropout: index 0 the embeddings, k
         the output of layer k, as in Hugging Face's `hidden_states`.
       num_layers: number of layers; `encode` returns one array more.
       max_length: maximum tokens per row; None for no limit.
-      row_multiple: the rows of a batch must be a multiple (devices that share a batch).
-      task: benchmark that it was fine-tuned on; None if it was not.
+      row_multiple: number of devices that share a batch; the rows of a batch must be a multiple.
+      task: benchmark that the model was fine-tuned on; None if it was not fine-tuned.
       predict: (params, rows) -> float32 logits of the task's head: [B, classes], [B, 1]
-        (regression), [B, L, tags], or [B, L, 2] (first and last token of the answer).
+        (regression), [B, L, tags], or [B, L, 2] (first and last token of the answer); None if the
+        model was not fine-tuned.
       training_text: text for the language means of readouts; None skips these readouts.
       restarts: whether the positions of a pair restart on its second side, as in training
         (`Joint.positions`).
       fill: (params, rows, int32[B, M] positions of `<mask>`) -> float32[B, M, V] logits of all
-        tokens; None if it is no masked language model.
+        tokens; None if the model is no masked language model.
       context: the run's data and objective; None if `evaluate` has none.
     """
 
@@ -70,7 +71,7 @@ class Result:
       layer: layer of the hidden states, numbered as in `Subject.encode`; None for the output of a
         fine-tuned head.
       system: "model", another encoder of the objective such as "generator", or a baseline:
-        "untrained", "generator (untrained)", "chance", "diagonal", "majority".
+        "untrained", "generator (untrained)", "chance", "diagonal", "majority", "random".
       setting: other settings of the result: pooling, margin, ...
       readout: how embeddings were compared, one of `readouts.READOUTS`.
     """
@@ -87,7 +88,7 @@ class Result:
 
     @property
     def key(self) -> "Result":
-        """The same with value 0: equal for results of several runs, to aggregate them by."""
+        """The result with value 0, which is equal for corresponding results of several runs."""
         return dataclasses.replace(self, value=0.0)
 
 
@@ -130,10 +131,10 @@ def subject_of(
 
     Args:
       objective: an `objectives.base.Objective`, of pre-training or fine-tuning.
-      vocabulary: vocabulary of its data.
-      row_multiple: devices that share a batch.
-      training_text: training text of its data.
-      streams: streams that it is trained on.
+      vocabulary: vocabulary of the data that it was trained on.
+      row_multiple: number of devices that share a batch.
+      training_text: training text of that data; None for none.
+      streams: streams that the objective is trained on.
       context: the run's data and objective.
     """
     config = objective.encoder.config
@@ -154,7 +155,12 @@ def subject_of(
 
 
 def other_subjects(objective: Any, subject: Subject) -> dict[str, Subject]:
-    """Returns the other encoders of an objective (`Diagnostics.encoders`) by name."""
+    """Returns {name: subject} of the further encoders of an objective (`Diagnostics.encoders`).
+
+    Args:
+      objective: an `objectives.base.Objective`.
+      subject: the subject of its exported encoder, whose settings they share.
+    """
     return {
         name: dataclasses.replace(
             subject,

@@ -14,14 +14,17 @@ from xlme_jax.validation.fields import check_at_least
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How translations are drawn. The options cut the distribution in this order, as HF's do.
+    """How translations are drawn.
+
+    `temperature`, `top_k` and `top_p` change the distribution in this order, as in Hugging Face's
+    `generate`.
 
     Attributes:
       samples: W, translations of each text, drawn independently.
       temperature: divides logits; below 1 favours probable tokens.
       top_k: draws among the k most probable tokens; None for all.
       top_p: draws among the fewest most probable tokens that have this probability together.
-      seed: of all draws. Those of a text depend on it and on the text's number alone.
+      seed: seed of all draws. The draws of a text depend only on the seed and on its number.
       length_penalty: a translation of n tokens, `</s>` included, has the score logP / n^penalty,
         with the model's own probabilities.
     """
@@ -51,16 +54,16 @@ class Sampling:
 class _Samples(NamedTuple):
     """The loop's state."""
 
-    length: jax.Array  # Tokens of those that go on.
-    tokens: jax.Array
-    scores: jax.Array  # Sums of log-probabilities.
+    length: jax.Array  # Tokens of each translation that goes on, the first token included.
+    tokens: jax.Array  # int32[B, W, T]
+    scores: jax.Array  # [B, W], sums of log-probabilities.
     counts: jax.Array  # int32[B, W], tokens without the first one.
-    goes_on: jax.Array  # bool[B, W]
-    state: Any
+    goes_on: jax.Array  # bool[B, W], which translations have not ended.
+    state: Any  # The model's state.
 
 
 def allowed(config: Sampling, logits: jax.Array) -> jax.Array:
-    """Returns logits [..., V] over the temperature; -inf for tokens that `config` excludes."""
+    """Returns logits [..., V] over the temperature, with -inf for tokens that `config` excludes."""
     logits = logits / config.temperature
     if config.top_k is not None and config.top_k < logits.shape[-1]:
         least = jax.lax.top_k(logits, config.top_k)[0][..., -1:]
@@ -93,14 +96,14 @@ def sample(
       config: how to draw.
       step: (int32[B, W] next token of each translation, state) -> logits [B, W, V] of the token
         after it, state.
-      state: of translations without any token.
+      state: the model's state for translations without any token.
       first: int32[B], the first token of each translation.
-      numbers: int32[B], number of each text.
+      numbers: int32[B], number of each text, which selects its random numbers.
       length: T, the width of the result.
-      limits: int32[B], at most so many tokens of the translations of each text, the first included,
-        and at most T.
+      limits: int32[B], the greatest number of tokens of each text's translations, the first
+        included; at most T.
       eos: id of the token that ends a translation.
-      pad: id that fills up tokens.
+      pad: id that fills places behind the end of a translation.
       only: bool[V], tokens that are drawn, `eos` among them; None for all.
 
     Returns:

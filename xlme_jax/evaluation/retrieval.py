@@ -35,14 +35,14 @@ from xlme_jax.validation.fields import check_at_least
 ACCURACY = "probe/retrieval_accuracy"
 CHANCE = "probe/retrieval_chance"
 UNTRAINED = "probe/retrieval_untrained"
-# Name of the mean over languages of the training text, if these are some but not all.
+# Name of the mean over the languages that are in the training text, if these are some but not all.
 TRAINED = "mean-trained"
 
 Evaluator = Callable[[Any, int], dict[str, float]]
-# (params, {"tokens", "segment_ids", "positions"}: int32 [rows, L]) -> hidden states [rows, L, D] of
-# the embeddings and each layer.
+# (params, {"tokens", "segment_ids", "positions": int32[R, L]}) -> hidden states [R, L, D] of the
+# embeddings and of each layer.
 Encode = Callable[[Any, Mapping[str, jax.Array]], Sequence[jax.Array]]
-# Task -> readout -> accuracy@1 at each layer, the mean of both directions: float64[K].
+# {task: {readout: accuracy@1 at each layer, the mean of both directions, float64[K]}}.
 Accuracies = Mapping[str, Mapping[str, np.ndarray]]
 
 # Maximum number of tasks with separate metrics for every readout and layer.
@@ -53,22 +53,28 @@ _log = logging.getLogger(__name__)
 
 
 def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
-    """Returns accuracy@1 by cosine in both directions, for embeddings [N, D]."""
+    """Returns accuracy@1 by cosine: of sources among targets, and of targets among sources.
+
+    Args:
+      source: [N, D], embeddings.
+      target: [N, D], embeddings; row i is the translation of row i of `source`.
+    """
     by_readout = readouts.search(source[None], target[None], readouts=(readouts.RAW,))
     accuracies = readouts.accuracies(by_readout[readouts.RAW])
     return float(accuracies["forward"][0]), float(accuracies["backward"][0])
 
 
 def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
-    """Adds the results of the parameters of step 0 to an evaluator.
+    """Returns an evaluator that also reports the results of the parameters of step 0.
 
     Args:
-      evaluator: from `RetrievalProbe.build`.
-      initial_params: parameters at step 0; used now and not kept. A resumed run initializes them
-        again from its seed.
+      evaluator: an evaluator from `RetrievalProbe.build`; it runs once now.
+      initial_params: parameters at step 0, to which no reference is kept. A resumed run initializes
+        them again from its seed.
 
     Returns:
-      The evaluator with `probe/retrieval_untrained` and the means `probe/untrained/...`.
+      An evaluator whose metrics are those of `evaluator` and, of step 0,
+      `probe/retrieval_untrained` and the means `probe/untrained/...`.
     """
     before = evaluator(initial_params, 0)
     untrained = {UNTRAINED: before[ACCURACY]} | {
@@ -94,7 +100,7 @@ class Candidates:
     """Tokenized translations of two languages; no text occurs twice.
 
     Attributes:
-      languages: languages of the sources and targets.
+      languages: (language of the sources, language of the targets).
       pairs: (source, target), in a fixed random order.
     """
 
@@ -108,7 +114,7 @@ class RetrievalProbe:
 
     Attributes:
       pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
-      max_pairs: maximum translations per task; N below, and the candidates of each search.
+      max_pairs: maximum translations per task, which are the candidates of each search.
       layer: hidden states to pool: 0 embeddings, k the output of layer k, None the middle layer.
       length: maximum tokens per text, including specials; longer texts are truncated.
       batch_rows: texts encoded at once.
@@ -138,7 +144,7 @@ class RetrievalProbe:
             raise ValueError(f"RetrievalProbe.max_shared = {self.max_shared} must lie in [0, 1].")
 
     def layer_of(self, num_layers: int) -> int:
-        """Returns which hidden states to pool in an encoder of `num_layers` layers.
+        """Returns the index of the hidden states to pool in an encoder of `num_layers` layers.
 
         Raises:
           ValueError: the encoder has no such layer.
@@ -159,18 +165,20 @@ class RetrievalProbe:
           encode: (params, {"tokens", "segment_ids", "positions"} of int32[rows, L]) -> hidden
             states [rows, L, D] of all layers, without dropout. Rows have one text `<s> x </s>`;
             segment id 0 is padding.
-          row_multiple: the number of rows is rounded up to a multiple (devices that share a batch).
-          further: other encoders of the objective, by name.
+          row_multiple: number of devices that share a batch; the number of rows is rounded up to a
+            multiple of it.
+          further: {name: encoder}, other encoders of the objective.
 
         Returns:
-          (params, step) -> metrics, a pure function that every process must call. For the cosine at
-          `layer`: `probe/retrieval_accuracy` (mean over tasks and directions),
-          `probe/retrieval_chance` (mean of 1/N), and
-          `probe/retrieval_accuracy/<language>-<language>` for each task. For every readout and
-          layer: `probe/<readout>/layer_<k>`, with few tasks also
-          `probe/<readout>/layer_<k>/<task>`, and for other encoders
-          `probe/<name>/<readout>/layer_<k>`. Readouts that a task lacks (centred, for languages
-          without training text) have no mean.
+          (params, step) -> metrics, a pure function that every process must call. The metrics are:
+
+          - `probe/retrieval_accuracy`: by cosine at `layer`, the mean over tasks and directions.
+          - `probe/retrieval_accuracy/<language>-<language>`: the accuracy of each task.
+          - `probe/retrieval_chance`: the mean over tasks of 1/N for N translations.
+          - `probe/<readout>/layer_<k>`: the mean over tasks, for every readout and layer. A readout
+            that a task lacks (centred, for languages without training text) has no mean.
+          - `probe/<readout>/layer_<k>/<task>`: the accuracy of each task, if tasks are few.
+          - `probe/<name>/<readout>/layer_<k>`: the mean over tasks for each further encoder.
 
         Raises:
           ValueError: no task fits, or none has two different translations.
@@ -229,14 +237,14 @@ class RetrievalProbe:
         return evaluate
 
     def _at_layer(self, accuracies: Accuracies) -> dict[str, float]:
-        """Returns metrics of the cosine at the configured layer."""
+        """Returns {metric: accuracy by cosine at the configured layer} of tasks and their mean."""
         raw = {name: of_task[readouts.RAW] for name, of_task in accuracies.items()}
         layer = self.layer_of(len(next(iter(raw.values()))) - 1)
         metrics = {f"{ACCURACY}/{name}": float(values[layer]) for name, values in raw.items()}
         return {ACCURACY: float(np.mean(list(metrics.values())))} | metrics
 
     def candidates(self, dataset: PreparedDataset) -> dict[str, Candidates]:
-        """Returns {name in metrics: translations of the task}.
+        """Returns {name in metrics: translations of a task}; tasks with less than two are left out.
 
         Raises:
           ValueError: no task fits, or none has two different translations.
@@ -269,7 +277,11 @@ class RetrievalProbe:
         return chosen
 
     def _choose(self, pairs: Iterable[tuple[Text, Text]]) -> list[tuple[Text, Text]]:
-        """Selects up to `max_pairs` pairs without repeated texts: each has one right answer."""
+        """Returns the first `max_pairs` pairs that can be used, cut to `length` tokens.
+
+        No text occurs twice on a side, so that each has one right answer, and the sides of a pair
+        do not share too many tokens.
+        """
         sources: set[Text] = set()
         targets: set[Text] = set()
         chosen = []
@@ -287,7 +299,7 @@ class RetrievalProbe:
         return chosen
 
     def evaluator(self, context: Context) -> MakeEvaluator:
-        """See `context.EvaluatorConfig.evaluator`."""
+        """See `context.EvaluatorConfig.evaluator`; metrics are those of `build` and of step 0."""
         objective = context.objective
         config = objective.encoder.config
         check_lengths("encoder", config, {"RetrievalProbe": self.length})
@@ -300,7 +312,10 @@ class RetrievalProbe:
 
 
 def shared_tokens(source: Text, target: Text) -> float:
-    """Returns the share of the shorter side's distinct tokens (no specials) in the other side."""
+    """Returns which share of the distinct tokens of one side occurs in the other side.
+
+    The side is that with fewer distinct tokens; specials do not count.
+    """
     source_tokens, target_tokens = set(source) - {BOS_ID, EOS_ID}, set(target) - {BOS_ID, EOS_ID}
     return len(source_tokens & target_tokens) / max(min(len(source_tokens), len(target_tokens)), 1)
 
@@ -317,7 +332,13 @@ def _read_pairs(dataset: PreparedDataset, task: TaskInfo) -> Iterable[tuple[Text
 
 
 def _at_all_layers(encoder: str, accuracies: Accuracies) -> dict[str, float]:
-    """Returns metrics of every readout and layer of an encoder, "" for the exported one."""
+    """Returns {metric: mean accuracy} of every readout and layer, and that of each of few tasks.
+
+    Args:
+      encoder: name of the encoder in metrics; "" for the exported one, the only one for which
+        tasks are named.
+      accuracies: accuracies of the encoder.
+    """
     prefix = f"probe/{encoder}/" if encoder else "probe/"
     tasks = list(accuracies.values())
     metrics = {}
@@ -335,7 +356,7 @@ def _at_all_layers(encoder: str, accuracies: Accuracies) -> dict[str, float]:
 
 
 def _batches(texts: Sequence[Text], rows: int, lengths: Sequence[int]) -> list[Batch]:
-    """Sorts texts into batches of few shapes, because each shape is compiled.
+    """Returns the texts in batches of few shapes, because each shape is compiled.
 
     Args:
       texts: texts, not longer than the last length.
@@ -352,9 +373,10 @@ def _batches(texts: Sequence[Text], rows: int, lengths: Sequence[int]) -> list[B
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
+    """Returns whether a name matches one of the patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def flat(pairs: Iterable[tuple[Text, Text]]) -> Iterable[Text]:
-    """Yields the texts of pairs alternately."""
+    """Yields the texts of pairs: source, target, source, target, ..."""
     return (text for pair in pairs for text in pair)

@@ -3,7 +3,7 @@
 Gold and predicted items depend on the kind of task:
 
 - classification: a class id each; accuracy, f1 (of one class), micro_f1 (of all classes but the
-  first), macro_f1 (its mean over classes), matthews, as in scikit-learn.
+  first), macro_f1 (mean of f1 over classes), matthews, as in scikit-learn.
 - multiple_choice: the number of an answer each; accuracy.
 - regression: a float each; pearson, spearman, as in SciPy.
 - tagging: a sequence of tag names each; chunk_f1, token_accuracy, as in seqeval.
@@ -67,25 +67,25 @@ def accuracy(gold: Classes, predicted: Classes) -> float:
 def f1(gold: Classes, predicted: Classes, positive: int = 1) -> float:
     """Returns the F1 of one class against all others.
 
-    GLUE's F1 of MRPC and QQP is that of class 1, paraphrases. It is 0 if the class is never
+    GLUE scores MRPC and QQP by the F1 of class 1, paraphrases. The F1 is 0 if the class is never
     predicted or never correct.
     """
     _check_lengths(gold, predicted)
     truth, guess = np.asarray(gold) == positive, np.asarray(predicted) == positive
-    both = truth.sum() + guess.sum()
-    return float(2 * (truth & guess).sum() / both) if both else 0.0
+    total = truth.sum() + guess.sum()
+    return float(2 * (truth & guess).sum() / total) if total else 0.0
 
 
 def micro_f1(gold: Classes, predicted: Classes, none: int = 0) -> float:
     """Returns the F1 over all classes but one, which stands for nothing to be found.
 
-    ChemProt's metric: a pair given the wrong group is both a false positive and a false negative.
-    It is 0 if nothing else is predicted or in gold.
+    This is ChemProt's metric: a pair that is given the wrong group is both a false positive and a
+    false negative. The F1 is 0 if no class but `none` is predicted or in gold.
     """
     _check_lengths(gold, predicted)
     truth, guess = np.asarray(gold), np.asarray(predicted)
-    both = (truth != none).sum() + (guess != none).sum()
-    return float(2 * ((truth == guess) & (truth != none)).sum() / both) if both else 0.0
+    total = (truth != none).sum() + (guess != none).sum()
+    return float(2 * ((truth == guess) & (truth != none)).sum() / total) if total else 0.0
 
 
 def macro_f1(gold: Classes, predicted: Classes) -> float:
@@ -113,8 +113,8 @@ def matthews(gold: Classes, predicted: Classes) -> float:
 def pearson(gold: Floats, predicted: Floats) -> float:
     """Returns Pearson's correlation of scores.
 
-    It is 0, with a warning, if the predictions are constant: they tell nothing of the gold scores.
-    SciPy's is NaN then, so that a diverged run would have no score in a table. It is NaN if gold is
+    It is 0, with a warning, if the predictions are constant, because they tell nothing of the gold
+    scores; with SciPy's NaN, a diverged run would have no score in a table. It is NaN if gold is
     constant, has fewer than two scores, or either side has non-finite scores.
     """
     _check_lengths(gold, predicted)
@@ -133,15 +133,16 @@ def pearson(gold: Floats, predicted: Floats) -> float:
 
 
 def _centred(values: np.ndarray) -> np.ndarray:
-    """Centres scores and divides by the largest, so that their squares do not overflow."""
+    """Returns scores less their mean, divided by the largest, so that squares do not overflow."""
     centred = values - values.mean()
     return centred / np.abs(centred).max()
 
 
 def spearman(gold: Floats, predicted: Floats) -> float:
-    """Returns Spearman's correlation of scores: Pearson's of their ranks, and 0 or NaN likewise.
+    """Returns Spearman's correlation of scores, which is Pearson's correlation of their ranks.
 
-    Ties share the mean of their ranks. Infinite scores have a rank; NaN scores make it NaN.
+    Tied scores share the mean of their ranks. The correlation is 0 if the predictions are constant,
+    and NaN if gold is constant or a score is NaN; infinite scores have a rank.
     """
     _check_lengths(gold, predicted)
     sides = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
@@ -151,6 +152,7 @@ def spearman(gold: Floats, predicted: Floats) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
+    """Returns the rank of each value, from 1; ties share the mean of their ranks."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[which]
 
@@ -158,19 +160,19 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 def token_accuracy(gold: Tags, predicted: Tags) -> float:
     """Returns the share of words in all sentences with the correct tag."""
     _check_tags(gold, predicted)
-    right = [a == b for truth, guess in zip(gold, predicted) for a, b in zip(truth, guess)]
-    if not right:
+    hits = [a == b for truth, guess in zip(gold, predicted) for a, b in zip(truth, guess)]
+    if not hits:
         raise ValueError("there is no word to score")
-    return sum(right) / len(right)
+    return sum(hits) / len(hits)
 
 
 def chunk_f1(gold: Tags, predicted: Tags) -> float:
     """Returns the F1 of chunks over all types, seqeval's default `f1_score`.
 
-    A chunk is correct if its type, begin and end are. The rules are conlleval's, for IOB1 and IOB2:
-    see `chunks`. XTREME's F1 of POS is this metric on bare tags ("NOUN"), parsed as position "N"
-    and type "OUN": a run of equal tags is one chunk, so the F1 differs from the accuracy of tokens.
-    It is 0 if either side has no chunks.
+    A chunk is correct if its type, begin and end are correct. `chunks` has conlleval's rules, for
+    IOB1 and IOB2. XTREME's F1 of POS is this metric on bare tags ("NOUN"), which are
+    parsed as position "N" and type "OUN": a run of equal tags is one chunk, so that the F1 differs
+    from the accuracy of tokens. The F1 is 0 if either side has no chunks.
     """
     _check_tags(gold, predicted)
     truth, guess = chunks(gold), chunks(predicted)
@@ -181,13 +183,17 @@ def chunk_f1(gold: Tags, predicted: Tags) -> float:
 
 
 def chunks(sentences: Tags) -> set[Chunk]:
-    """Returns the chunks of tagged sentences: type, first and last position.
+    """Returns the chunks of tagged sentences: (type, number of the first word, that of the last).
 
-    A tag is a position, its first character, and a type after a dash or right after it ("_" if
-    there is none). Any change of type ends a chunk and begins another; so do B, and S and E around
-    them; O ends one. Sentences are one sequence with an O after each, as in seqeval: a bare tag of
-    one letter, such as the UPOS tag X, has the type of O, so that no O ends it and none before
-    begins it. Only exactly the same walk gives the same figure.
+    A tag is a position, its first character, and a type, the rest of the tag behind a dash if it
+    has one ("_" for an empty rest). A chunk ends before a change of type, a B, an S or an O, and
+    after an E or S; a chunk begins at a change of type, at a B or S, and at an E or I behind an E,
+    S or O.
+
+    Words are numbered through one sequence of all sentences, in which an O follows each sentence,
+    as in seqeval. So a bare tag of one letter, such as the UPOS tag X, has the type of O: an O
+    behind it does not end its chunk, and an O before it does not let one begin. The code follows
+    seqeval step by step, because only so the figures are equal.
 
     Raises:
       ValueError: a tag is empty.
@@ -199,17 +205,17 @@ def chunks(sentences: Tags) -> set[Chunk]:
         if not tag:
             raise ValueError("a tag is empty: give words without tag the tag O")
         position, kind = tag[0], tag[1:].split("-", 1)[-1] or "_"
-        other = kind != type_before
+        is_other_type = kind != type_before
         if (
             before in "ES"
             or (before in "BI" and position in "BSO")
-            or (before not in "O." and other)
+            or (before not in "O." and is_other_type)
         ):
             spans.add((type_before, begin, index - 1))
         if (
             position in "BS"
             or (before in "ESO" and position in "EI")
-            or (position not in "O." and other)
+            or (position not in "O." and is_other_type)
         ):
             begin = index
         before, type_before = position, kind

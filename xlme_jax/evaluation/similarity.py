@@ -10,7 +10,7 @@ DESCRIPTION = (
 
 
 def measures(source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns each of `METRICS` at every layer, float64[K].
+    """Returns {metric: value at every layer, float64[K]} for each of `METRICS`.
 
     Args:
       source: [K, N, D], embeddings of N sentences at K layers.
@@ -29,7 +29,7 @@ def linear_cka(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
     Args:
       source: [K, N, D], centred over N.
-      target: [K, N, E], likewise.
+      target: [K, N, E], centred over N.
 
     Returns:
       float64[K], in [0, 1]; NaN for a layer where a side is constant or not finite.
@@ -37,7 +37,7 @@ def linear_cka(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     similarities = []
     with np.errstate(divide="ignore", invalid="ignore"):
         for x, y in zip(source, target):
-            # Scaled to 1, so that squares of squares stay in float32's range.
+            # Scaled to norm 1, so that fourth powers of the entries stay in float32's range.
             x, y = x / np.linalg.norm(x), y / np.linalg.norm(y)
             cross, x_norm, y_norm = (np.linalg.norm(a.T @ b) for a, b in ((y, x), (x, x), (y, y)))
             similarities.append(float(cross) ** 2 / (float(x_norm) * float(y_norm)))
@@ -45,6 +45,7 @@ def linear_cka(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def _mean_cosine(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Returns the mean cosine of translations at every layer, float64[K]."""
     norms = np.linalg.norm(source, axis=2) * np.linalg.norm(target, axis=2)
     cosines = np.einsum("knd,knd->kn", source, target) / np.maximum(norms, 1e-30)
     return cosines.mean(axis=1, dtype=np.float64)

@@ -49,11 +49,11 @@ class Tatoeba(Measure):
 
     Attributes:
       folder: folder with LASER's files, such as `tatoeba.deu-eng.deu` and `tatoeba.deu-eng.eng`.
-      languages: XTREME's codes ("de", ...); empty for all found.
+      languages: XTREME's codes ("de", ...); empty for all that have files.
       layer: layer of the headline and of the (raw) predictions; None for the middle one. Results
         contain every layer and readout.
-      pooling: mean of the hidden states of all tokens, mean of those between `<s>` and `</s>`, or
-        the first one.
+      pooling: "mean" of the hidden states of all tokens, "mean_without_specials" of the tokens
+        between `<s>` and `</s>`, or the state of the "first" token, `<s>`.
       length: maximum tokens per sentence, including specials; longer sentences are truncated.
       batch_tokens: tokens encoded at once.
       readouts: how sentences are compared (`evaluation.readouts`); "raw" is always among them.
@@ -98,7 +98,7 @@ class Tatoeba(Measure):
 
     @classmethod
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
-        """See `Measure.requested`; pairs of languages are other measures'."""
+        """See `Measure.requested`; pairs of languages, which other measures read, are left out."""
         del configured
         return cls(
             str(labelled_rows.folder_of(request.data, task)),
@@ -182,7 +182,13 @@ class Tatoeba(Measure):
         similarities: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
         chance: Mapping[str, float],
     ) -> list[Result]:
-        """Returns results of each language and their means, at each layer and for each readout."""
+        """Returns results of each language and their means, at each layer and for each readout.
+
+        Args:
+          accuracies: {language: {readout: {metric: float64[K]}}}.
+          similarities: figures of `similarity.measures` in the form of `accuracies`, as "raw".
+          chance: {language: accuracy of chance}.
+        """
         trained = tuple(code for code, by_readout in accuracies.items() if "centred" in by_readout)
         means = {"mean": tuple(accuracies), "mean-14": TATOEBA_14, "mean-36": TATOEBA_36}
         if 0 < len(trained) < len(accuracies):
@@ -202,6 +208,7 @@ class Tatoeba(Measure):
 
 
 def _length(settings: Tatoeba, subject: Subject) -> int:
+    """Returns the maximum tokens per sentence that the settings and the encoder allow."""
     return min(settings.length, subject.max_length or settings.length)
 
 
@@ -226,7 +233,7 @@ class _Group:
         fitted: Fitted,
         readout_names: Sequence[str],
     ) -> Iterator[tuple[str, Mapping[str, readouts.Found], dict[str, np.ndarray]]]:
-        """Yields each language with every readout's search results, and `similarity.measures`."""
+        """Yields (language, {readout: result of `readouts.search`}, `similarity.measures`)."""
         embeddings = encoding.embed(pooled, params, self.batches)
         start = 0
         for code, size in self.sizes.items():

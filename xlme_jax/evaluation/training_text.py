@@ -22,8 +22,9 @@ TEXTS = 1_000  # Per language.
 PAIRS = 2_000  # Per pair of languages.
 # Tokens per piece of running text, about a sentence.
 _PIECE = 32
-# Pooled states of all layers, [texts, K, D]: see `encoding.pool_all`.
+# (params, rows) -> pooled states of all layers, [R, K, D]; see `encoding.pool_all`.
 Pooled = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
+# Lays texts out in batches.
 Batcher = Callable[[Sequence[Text]], list[Batch]]
 
 
@@ -48,11 +49,12 @@ class TrainingText:
         return frozenset(tag for task in self._tasks for tag in task.tags)
 
     def texts(self, language: str, count: int, length: int) -> list[Text]:
-        """Samples distinct texts of a language; fewer if there are not enough.
+        """Returns a fixed sample of distinct texts of a language.
 
         Args:
           language: one of `languages`, in any spelling.
-          count: number of texts, spread evenly over tasks if possible.
+          count: number of texts, spread evenly over tasks if possible; fewer are returned if the
+            language has not enough.
           length: maximum tokens per text, including specials; longer texts are truncated.
         """
         tag = tag_or_code(language)
@@ -73,7 +75,14 @@ class TrainingText:
         return texts
 
     def pairs(self, language: str, other: str, count: int, length: int) -> list[tuple[Text, Text]]:
-        """Samples translations of two languages, in this order; empty if there are none."""
+        """Returns a fixed sample of translations (text in `language`, text in `other`).
+
+        Args:
+          language: language of the first side, in any spelling.
+          other: language of the second side, in any spelling.
+          count: number of pairs; fewer are returned if there are not enough, or none.
+          length: maximum tokens per text, including specials; longer texts are truncated.
+        """
         tags = tag_or_code(language), tag_or_code(other)
         tasks = [
             task
@@ -89,12 +98,14 @@ class TrainingText:
         return pairs[:count]
 
     def _sides(self, task: TaskInfo, tag: str, count: int) -> Iterable[Text]:
+        """Yields the texts in a language of up to `2 * count` sampled pairs."""
         side = task.tags.index(tag)
-        # Some texts repeat, for example in Bibles and menus.
+        # Twice as many as needed, because some texts repeat, for example in Bibles and menus.
         for pair in self.dataset.read_pairs(task, _sampled_indices(task.examples, 2 * count)):
             yield tuple(pair[side].tolist())
 
     def _pieces(self, task: TaskInfo, count: int, length: int) -> Iterable[Text]:
+        """Yields up to `count` pieces of running text, with `<s>` and `</s>`."""
         tokens = min(_PIECE, length) - 2
         starts = _sampled_indices(max(task.tokens - tokens, 1), count)
         for piece in self.dataset.read_text(task, starts, tokens):
@@ -109,7 +120,8 @@ class Fitted:
 
     Attributes:
       means: {canonical tag of a language: mean embedding at each layer, float32[K, D]}.
-      rotations: {(source, target): `readouts.orthogonal_map`, float32[K, D, D]}, by such tags.
+      rotations: {(source, target): result of `readouts.orthogonal_map`, float32[K, D, D]}, by
+        canonical tags.
     """
 
     means: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -137,7 +149,7 @@ class Fitted:
         )
 
     def centres(self, languages: tuple[str, str]) -> tuple[np.ndarray, np.ndarray] | None:
-        """Returns the means of two languages in any spelling; None if one has no text."""
+        """Returns the means of two languages in any spelling; None if one of them has no text."""
         source_mean, target_mean = (self.means.get(tag_or_code(language)) for language in languages)
         return None if source_mean is None or target_mean is None else (source_mean, target_mean)
 
@@ -149,8 +161,8 @@ class EncodedSample:
       text: source of the sample; None for an empty sample.
       languages: pairs of languages that will be searched.
       length: maximum tokens per text.
-      batches: function that lays texts out in rows.
-      names: names of readouts; text that none of them needs is not read.
+      batches: function that lays texts out in batches.
+      names: names of readouts; texts and pairs that no readout needs are not read.
       texts: number of texts per language.
       pairs: number of pairs per two languages.
     """
@@ -198,9 +210,10 @@ class EncodedSample:
     def with_rotation(
         self, fitted: Fitted, languages: tuple[str, str], pooled: Pooled, params: Any
     ) -> Fitted:
-        """Encodes the pairs of two languages and returns `fitted` with their rotation, if any.
+        """Encodes the pairs of two languages and returns `fitted` with their rotation.
 
-        For evaluations that need one rotation after the other: those of many languages are large.
+        Returns `fitted` as it is if the sample has no pairs of the languages. Evaluations of many
+        languages call this for one pair after the other, because all rotations at once are large.
         """
         tags = tag_or_code(languages[0]), tag_or_code(languages[1])
         if tags not in self._pairs:
@@ -220,4 +233,5 @@ def _sampled_indices(size: int, count: int) -> np.ndarray:
 
 
 def _unique(texts: Iterable[Text], length: int) -> list[Text]:
+    """Returns the distinct texts, cut to `length` tokens, in their order."""
     return list(dict.fromkeys(encoding.cut(text, length) for text in texts))

@@ -24,9 +24,10 @@ class Hypothesis(NamedTuple):
     """A translation.
 
     Attributes:
-      tokens: without specials.
+      tokens: tokens of the translation, without specials.
       score: log-probability over length^penalty (`length_penalty` of the search).
-      is_cut: whether it ends at the length limit of its text (`Translator.limit`), not by `</s>`.
+      is_cut: whether the translation ends at the length limit of its text (`Translator.limit`),
+        not by `</s>`.
     """
 
     tokens: Text
@@ -38,7 +39,7 @@ class TranslationScore(NamedTuple):
     """How probable a model finds a given translation.
 
     Attributes:
-      total: log-probability, that of `</s>` included.
+      total: sum of the log-probabilities of its tokens, `</s>` included.
       tokens: number of tokens, `</s>` included.
     """
 
@@ -47,7 +48,7 @@ class TranslationScore(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Returns the mean log-probability of a token: the score of beam search, penalty 1."""
+        """Returns the mean log-probability of a token, beam search's score with penalty 1."""
         return self.total / self.tokens
 
 
@@ -57,9 +58,15 @@ class Translator:
     Args:
       objective: an `objectives.translator.Translate`.
       config: how to search, or to draw.
-      row_multiple: devices that share a batch.
+      row_multiple: number of devices that share a batch.
       batch_tokens: source tokens of a batch.
       allowed: bool[V], tokens that translations may have; None for all.
+
+    Attributes:
+      max_length: maximum tokens of a text, with specials; None for no limit.
+
+    Raises:
+      ValueError: the objective does not translate.
     """
 
     def __init__(
@@ -84,16 +91,16 @@ class Translator:
         self._attend = jax.jit(self._attention_of_rows)
 
     def limit(self, text: Text) -> int:
-        """Returns the most tokens of a text's translation, `<s>` included.
+        """Returns the greatest number of tokens of a text's translations, `<s>` included.
 
-        Twice the row that the text alone would have (`row_length`), and as many as the position
-        table has.
+        It is twice the length of the row that the text alone would have (`row_length`), and at most
+        `max_length`.
         """
         limit = 2 * row_length(len(text))
         return limit if self.max_length is None else min(limit, self.max_length)
 
     def __call__(self, params: Any, texts: Sequence[Text], language: str) -> list[list[Hypothesis]]:
-        """Returns the translations of `each`, in the order of the texts."""
+        """Returns the hypotheses that `each` yields, in the order of the texts."""
         hypotheses = dict(self.each(params, texts, language))
         return [hypotheses[index] for index in range(len(texts))]
 
@@ -110,11 +117,12 @@ class Translator:
           params: the weights.
           texts: sources with `<s>` and `</s>`, at most `max_length` tokens.
           language: a language of the objective.
-          numbers: select the random numbers of each text; None for its index.
+          numbers: number of each text, which selects its random numbers; None for its index.
 
         Yields:
-          The index of each text, the longest first, and its hypotheses: the best first, at most
-          `BeamSearch.beams`, or the samples.
+          The index of each text, the longest text first, and its hypotheses. Those of beam search
+          are at most `BeamSearch.beams`, the best first; those of sampling are in the order in
+          which they were drawn.
 
         Raises:
           ValueError: the model does not know the language.
@@ -148,12 +156,12 @@ class Translator:
 
         Args:
           params: the weights.
-          pairs: sources and translations into the language, with `<s>` and `</s>`, at most
+          pairs: (source, translation into the language), with `<s>` and `</s>`, at most
             `max_length` tokens each.
           language: a language of the objective.
 
         Yields:
-          The number of each pair, the longest first, and its score.
+          The index of each pair, the longest pair first, and its score.
 
         Raises:
           ValueError: the model does not know the language.
@@ -165,12 +173,14 @@ class Translator:
     def attention(
         self, params: Any, pairs: Sequence[tuple[Text, Text]], language: str
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Returns what each token of given translations is made from; arguments as of `score`.
+        """Yields how much each token of given translations attends to each source token.
+
+        Args and errors are those of `score`.
 
         Yields:
-          The number of each pair, the longest first, and float32[T - 1, S]: weights of the S
-          source tokens for each translated token after `<s>`, which add up to 1, as
-          `objectives.cross_attention` has them.
+          The index of each pair, the longest pair first, and float32[T - 1, S]: for each of the
+          T - 1 tokens of the translation after `<s>`, weights of the S source tokens, which add up
+          to 1 (`objectives.cross_attention`).
         """
         for numbers, weights in self._of_pairs(self._attend, params, pairs, language):
             for index, of_pair in zip(numbers.tolist(), weights):
@@ -184,9 +194,14 @@ class Translator:
         pairs: Sequence[tuple[Text, Text]],
         language: str,
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yields the numbers of pairs, and a function's results on rows of both sides.
+        """Yields the indices of the pairs of each batch, and the results of a function on them.
 
-        The names of the rows' arrays begin with "0 " for the source and "1 " for the translation.
+        Args:
+          function: (params, rows, number of the language) -> tree of arrays [R, ...]. Names of the
+            rows' arrays begin with "0 " for the source and with "1 " for the translation.
+          params: the weights.
+          pairs: (source, translation).
+          language: language of the translations.
         """
         number = self._number(language)
         batches = []
@@ -200,7 +215,11 @@ class Translator:
         return encoding.run(lambda params, rows: function(params, rows, number), params, batches)
 
     def _number(self, language: str) -> np.int32:
-        """Returns the number of a language; ValueError if the model does not translate into it."""
+        """Returns a language's number in the model's table of languages, from 1.
+
+        Raises:
+          ValueError: the model does not translate into the language.
+        """
         config = self._objective.config
         (code,) = spelled_as([language], config.targets)
         if code not in config.targets:
@@ -211,8 +230,9 @@ class Translator:
     def _scores_of_rows(
         self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
+        """Returns log-probabilities, [R], and numbers of predicted tokens, int32[R], of rows."""
         source, target = _sides(rows)
-        # The two segments of a pair.
+        # In training, source and translation are segments 1 and 2 of a pair.
         target["segment_ids"] = 2 * target["segment_ids"]
         target["languages"] = jnp.full_like(target["tokens"], number)
         states = self._objective.encode(params, source)
@@ -225,11 +245,13 @@ class Translator:
     def _attention_of_rows(
         self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array
     ) -> jax.Array:
+        """Returns the cross-attention weights of rows, float32[R, T, S]."""
         source, target = _sides(rows)
         languages = jnp.full((len(source["tokens"]),), number)
         return cross_attention(self._objective, params, source, target, languages)
 
     def _of_rows(self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array) -> Found:
+        """Returns the translations of rows of sources into the language with a number."""
         count, width = rows["tokens"].shape
         languages = jnp.full((count,), number)
         decoder = self._objective.decoder(params, rows, languages)
@@ -254,14 +276,17 @@ class Translator:
 
 
 def _sides(rows: Rows) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """Returns the rows of sources and of translations, from those of both."""
+    """Returns the rows of sources and those of translations, from `Translator._of_pairs`' rows."""
     names = ("tokens", "segment_ids", "positions")
     source, target = ({name: rows[f"{n} {name}"] for name in names} for n in (0, 1))
     return source, target
 
 
 def _hypothesis(tokens: np.ndarray, score: float) -> Hypothesis:
-    """Returns what lies between `<s>` and `</s>`, or the limit, where `tokens` end."""
+    """Returns the translation between `<s>` and `</s>`.
+
+    Without `</s>`, it has reached its limit, where `tokens` end.
+    """
     ends = np.flatnonzero(tokens == EOS_ID)
     end = ends[0] if len(ends) else None
     return Hypothesis(tuple(tokens[1:end].tolist()), score, is_cut=end is None)

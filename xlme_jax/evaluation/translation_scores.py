@@ -23,8 +23,8 @@ _UNSPACED = """
     Ahom Kits Khmr Lana Laoo Mymr Nshu Qaag Tale Talu Tang Tavt Thai Yiii Tibt
     Bali Batk Bugi Java Kawi Maka Rjng
 """
-# SacreBLEU's tokenizers for more of these (flores200) need a download, so that the score would
-# depend on the machine.
+# SacreBLEU has further tokenizers for some of these scripts (flores200), but they need a download,
+# so that the score would depend on the machine.
 _TOKENIZERS = {
     **dict.fromkeys(_UNSPACED.split(), CHARACTERS),
     **dict.fromkeys(("Bopo", "Hanb", "Hani", "Hans", "Hant"), CHINESE),
@@ -32,8 +32,8 @@ _TOKENIZERS = {
     **dict.fromkeys(("Hang", "Kore"), KOREAN),
 }
 _PACKAGES = {JAPANESE: "sacrebleu[ja]", KOREAN: "sacrebleu[ko]"}
-# The share of a text's letters in such scripts from which on they choose the tokenizer, and that of
-# kana, among Chinese characters and kana, from which on it is Japanese.
+# Least share of a text's letters that scripts of `_TOKENIZERS` must have to choose the tokenizer,
+# and least share of kana, among Chinese characters and kana, with which a text is Japanese.
 _LETTERS_SHARE, _KANA_SHARE = 0.25, 0.1
 
 
@@ -41,9 +41,10 @@ class SystemScore(NamedTuple):
     """A metric of one system.
 
     Attributes:
-      score: of the whole text, 0 to 100.
-      margin: half of the 95% interval of the bootstrap.
-      p_value: of the difference to the first system (paired bootstrap); None for the first itself.
+      score: score of the whole text, 0 to 100.
+      margin: half of the width of the bootstrap's 95% interval.
+      p_value: p-value of the difference to the first system (paired bootstrap); None for the first
+        system itself.
     """
 
     score: float
@@ -64,7 +65,7 @@ class SystemScores(NamedTuple):
 
 
 def sacrebleu() -> Any:
-    """Returns the package; ValueError if it is not installed."""
+    """Returns the package sacreBLEU; ValueError if it is not installed."""
     try:
         import sacrebleu
     except ImportError as error:
@@ -77,19 +78,20 @@ def sacrebleu() -> Any:
 def tokenizer_of(language: str, references: Sequence[str] = ()) -> str:
     """Returns sacreBLEU's tokenizer for text in a language.
 
-    The language's script decides: `zh`, `ja-mecab`, `ko-mecab`, `char` for others without spaces
-    between words (Thai, Lao, Khmer, Burmese, Tibetan, ...), else `13a`. Where that is 13a, or the
-    language is not known, the letters of the references may say otherwise.
+    The language's script decides: `zh`, `ja-mecab`, `ko-mecab`, `char` for other scripts without
+    spaces between words (Thai, Lao, Khmer, Burmese, Tibetan, ...), else `13a`. If the script gives
+    13a, or the language is not known, the letters of the references decide by the same table.
 
     Args:
-      language: of the text, in any spelling, or "".
-      references: the text.
+      language: language of the text, in any spelling, or "".
+      references: lines of the text.
     """
     chosen = _TOKENIZERS.get(languages.script(language), DEFAULT)
     return _tokenizer_of_letters(references) if chosen == DEFAULT else chosen
 
 
 def _tokenizer_of_letters(text: Sequence[str]) -> str:
+    """Returns the tokenizer for most of a text's letters; 13a if few are of unspaced scripts."""
     letters = Counter(character for line in text for character in line if character.isalpha())
     counts: Counter[str] = Counter()
     for character, count in letters.items():
@@ -129,12 +131,16 @@ def bleu(tokenizer: str) -> Any:
 def score(
     translations: Sequence[str], references: Sequence[str], language: str = ""
 ) -> dict[str, float]:
-    """Returns the exact matches as a share, BLEU and chrF (sacreBLEU's defaults, 0 to 100).
+    """Returns the scores of translations.
 
     Args:
       translations: the translations.
-      references: the references.
-      language: of both; chooses the tokenizer (`tokenizer_of`).
+      references: a reference for each translation.
+      language: language of both; chooses the tokenizer (`tokenizer_of`).
+
+    Returns:
+      {"exact_match": share of translations that equal their reference, "bleu" and "chrf": 0 to 100,
+      with sacreBLEU's defaults}.
 
     Raises:
       ValueError: sacreBLEU or the tokenizer's package is not installed.
@@ -172,7 +178,11 @@ def multi_bleu(translations: Sequence[str], references: Sequence[str], tokenizer
 
 
 def tokenized_by(command: str, lines: Sequence[str]) -> list[str]:
-    """Returns lines as a command writes them; ValueError if it fails, or for other lines."""
+    """Returns the lines that a command writes for lines on its standard input.
+
+    Raises:
+      ValueError: the command fails, or writes another number of lines.
+    """
     text = "".join(f"{line}\n" for line in lines)
     try:
         words = shlex.split(command)
@@ -202,8 +212,8 @@ def compare(
     Args:
       references: the references.
       systems: {name: translations of the same lines}.
-      tokenize: sacreBLEU's tokenizer for BLEU; None for that of the language.
-      language: of the references (`tokenizer_of`).
+      tokenize: sacreBLEU's tokenizer for BLEU; None chooses it by the language.
+      language: language of the references (`tokenizer_of`).
 
     Raises:
       ValueError: sacreBLEU or the tokenizer's package is not installed, there is no such tokenizer,
@@ -236,9 +246,13 @@ def compare(
 
 
 def to_text(scored: SystemScores, systems: Sequence[str]) -> str:
-    """Returns a table of the systems, and the signatures.
+    """Returns a table of the systems' scores as text, and below it the signatures.
 
     "*" marks differences to the first system with p < .05.
+
+    Args:
+      scored: the scores.
+      systems: names of the systems, in the order of the scores.
     """
     width = max(map(len, systems))
     lines = [f"{'':{width}}" + "".join(f"  {metric:>24}" for metric in scored.scores)]

@@ -21,7 +21,7 @@ def learn(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
     together = (first.T @ second).tocoo()
     counts = [np.asarray(side.sum(axis=0)).ravel() for side in (first, second)]
     dice = 2 * together.data / (counts[0][together.row] + counts[1][together.col])
-    # Sorted by source word; of each, the first is the best.
+    # Sorted by source word, then the best target word first; ties are in order of code points.
     order = np.lexsort((together.col, -dice, together.row))
     rows, columns = together.row[order], together.col[order]
     is_first = np.diff(rows, prepend=-1) != 0
@@ -29,12 +29,12 @@ def learn(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def translate(dictionary: Mapping[str, str], text: str) -> str:
-    """Returns the text with its words replaced, in their order; unknown ones are copied."""
+    """Returns the text with each word replaced by its translation; unknown words are copied."""
     return " ".join(dictionary.get(word, word) for word in text.split())
 
 
 def _occurrences(texts: Sequence[str]) -> tuple[list[str], sparse.csr_matrix]:
-    """Returns the words of the texts, sorted, and whether each occurs in each text: 0 or 1."""
+    """Returns the words of the texts, sorted, and [texts, words]: 1 where a text has a word."""
     rows = [sorted(set(text.split())) for text in texts]
     words = sorted({word for row in rows for word in row})
     index = {word: number for number, word in enumerate(words)}

@@ -10,7 +10,11 @@ _TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
 
 
 def hf_config(layout: WeightLayout) -> dict[str, Any]:
-    """Returns the content of config.json."""
+    """Returns the content of config.json for a model of XLM-R's classes or of `modeling_xlme.py`.
+
+    The class is that with the model's head. `max_position_embeddings` of XLM-R counts the unused
+    rows of the position table too.
+    """
     encoder = layout.encoder
     shape = {
         "vocab_size": layout.vocab_size,

@@ -18,13 +18,13 @@ _FORMAT = 1  # To be raised when conversions change.
 
 
 def as_run(source: str) -> str:
-    """Returns the MODEL_DIR of a Hugging Face folder; other paths are returned as they are.
+    """Returns the MODEL_DIR of a Hugging Face folder; any other path is returned as it is.
 
-    Conversions are kept below the user's cache folder, under a name that depends on the path, size
-    and date of the files. An import elsewhere or of another form is `xlme_jax.import_hf`'s.
+    Conversions are kept below the user's cache folder, under a name that depends on the path, sizes
+    and dates of the files. `xlme_jax.import_hf` converts to a folder of choice.
 
     Args:
-      source: path of a Hugging Face folder, or any other, which the caller checks.
+      source: path of a Hugging Face folder, or any other path, which the caller checks.
 
     Raises:
       ValueError: the folder cannot be converted, is in a bucket, or several processes ask for it.
@@ -51,7 +51,7 @@ def as_run(source: str) -> str:
 
 
 def _name(folder: pathlib.Path) -> str:
-    """Returns the folder's name with a digest of what could change its conversion."""
+    """Returns the folder's name with a digest of all on which the conversion depends."""
     whole = folder.resolve()
     files = sorted((path.name, path.stat()) for path in whole.iterdir() if path.is_file())
     facts = [_FORMAT, str(whole), [(name, s.st_size, s.st_mtime_ns) for name, s in files]]

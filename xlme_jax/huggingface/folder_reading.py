@@ -1,7 +1,7 @@
 """Reads a Hugging Face folder of XLM-R, or of an export: config.json, safetensors, vocabulary.
 
-All checks use the files' headers, before any tensor is read. Error messages name the file, the
-field and the remedy.
+All checks but that of duplicate tensors use the files' headers, before any tensor is read. Error
+messages name the file, the field and the remedy.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _OTHER_MODELS = {
     "t5": "it is an encoder-decoder without biases",
     "mt5": "it is an encoder-decoder without biases",
 }
-# {model_type: its classes without task heads}.
+# {model_type: the classes without task heads; the one with an MLM head comes first}.
 _ARCHITECTURES = {
     "xlm-roberta": ("XLMRobertaForMaskedLM", "XLMRobertaModel"),
     "xlme": ("XLMEForMaskedLM", "XLMEModel"),
@@ -89,9 +89,9 @@ class HuggingFaceFolder:
     Attributes:
       folder: path of the folder.
       encoder: encoder configuration.
-      vocabulary: vocabulary of its SentencePiece model.
-      has_head: whether it has an MLM head.
-      weights: the weights in it.
+      vocabulary: vocabulary of the folder's SentencePiece model.
+      has_head: whether the model has an MLM head.
+      weights: the model's weights.
       notes: messages for the user about ignored tensors and newly initialized weights.
 
     Raises:
@@ -125,7 +125,7 @@ class HuggingFaceFolder:
         self._check(config["type_vocab_size"], _ARCHITECTURES[kind])
 
     def read(self, name: str) -> np.ndarray:
-        """Reads a tensor as float32; raises FolderError if it has non-finite values."""
+        """Returns a tensor as float32; FolderError if it has non-finite values."""
         array = self._tensors.read(name).astype(np.float32)
         if not np.isfinite(array).all():
             raise FolderError(
@@ -135,6 +135,7 @@ class HuggingFaceFolder:
         return array
 
     def _vocabulary(self, size: int) -> Vocabulary:
+        """Returns the folder's vocabulary; FolderError if it is missing or has another size."""
         file = self.folder / TOKENIZER_FILE
         if not file.is_file():
             raise FolderError(
@@ -152,7 +153,16 @@ class HuggingFaceFolder:
         return vocabulary
 
     def _check(self, types: int, architectures: tuple[str, ...]) -> None:
-        """Raises FolderError if tensors are missing, unexpected, or of wrong shape or type."""
+        """Checks the folder's tensors, and adds notes on what is not converted.
+
+        Args:
+          types: number of token types.
+          architectures: classes that can be converted.
+
+        Raises:
+          FolderError: a tensor is missing, unexpected, or of wrong shape or type, or a duplicate
+            differs from its original.
+        """
         remaining = self._tensors.names()
         for weight in self.weights:
             for name, shape in zip(weight.names, weight.shapes):
@@ -189,6 +199,7 @@ class HuggingFaceFolder:
             self.notes.append("initialized a new MLM head, as the model has none (lm_head.*)")
 
     def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raises FolderError if a tensor is missing, or of another shape or an unknown type."""
         if name not in self._tensors.names():
             raise FolderError(
                 f"{self.folder}: no safetensors file has the tensor {name}; the download is "
@@ -207,6 +218,7 @@ class HuggingFaceFolder:
             )
 
     def _check_copy(self, name: str, original: str) -> None:
+        """Raises FolderError unless a duplicate equals its original in shape, type and values."""
         (file, *copied), (_, *expected) = map(self._tensors.header, (name, original))
         read = self._tensors.read
         if copied != expected or not np.array_equal(read(name), read(original)):
@@ -237,7 +249,7 @@ class _Tensors:
         return self._headers[name]
 
     def read(self, name: str) -> np.ndarray:
-        """Reads a tensor in its own dtype (bfloat16 as ml_dtypes')."""
+        """Returns a tensor in the dtype of the file; bfloat16 is ml_dtypes' type."""
         with _opened(self._headers[name][0]) as opened:
             array: np.ndarray = opened.get_tensor(name)
         return array
@@ -245,6 +257,7 @@ class _Tensors:
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[Any]:
+    """Yields an open safetensors file; FolderError if the file is damaged."""
     try:
         with safetensors.safe_open(file, framework="np") as opened:
             yield opened
@@ -255,7 +268,11 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Returns the single safetensors file, or the files listed in the index."""
+    """Returns the single safetensors file, or the files that the index lists.
+
+    Raises:
+      FolderError: there is neither, the index is damaged, or a listed file is missing.
+    """
     whole, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
     if whole.is_file():
         return [whole]
@@ -280,6 +297,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
+    """Returns the object of a JSON file; FolderError if it is missing, too large or no object."""
     if not file.is_file():
         raise FolderError(f"{file} is missing; download it from the model's repository.")
     try:
@@ -294,10 +312,11 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _read_config(file: Path) -> dict[str, Any]:
-    """Returns the fields of config.json with defaults.
+    """Returns the fields of config.json, with defaults for missing ones that are checked here.
 
     Raises:
-      FolderError: the file is invalid, or the model is not a supported XLM-R.
+      FolderError: the file is invalid, or the model is neither an XLM-R that the encoder supports
+        nor an export.
     """
     config = {"type_vocab_size": 1, "layer_norm_eps": 1e-12, **_FIXED} | _read_json(file)
     kind = config.get("model_type")
@@ -326,6 +345,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) -> EncoderConfig:
+    """Returns the encoder of a configuration; FolderError if a field is missing or invalid."""
     for name in _SIZES:
         value, least = config.get(name), 3 if name == "max_position_embeddings" else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < least:

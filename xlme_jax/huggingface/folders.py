@@ -11,7 +11,7 @@ from xlme_jax.storage.paths import is_bucket
 
 
 def free_place(output: Path) -> Path:
-    """Returns the resolved --output; ValueError unless it is missing or an empty folder."""
+    """Returns `output` as an absolute path; ValueError unless it is missing or an empty folder."""
     folder = output.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"--output={output} already exists; choose another folder.")
@@ -22,11 +22,11 @@ def free_place(output: Path) -> Path:
 def new_folder(output: Path) -> Iterator[Path]:
     """Yields a folder to write into, `.NAME.partial`, which is renamed to `output` at the end.
 
-    Where folders cannot be renamed, its files are copied, config.json last. For a bucket, it is a
-    local folder, which is uploaded in the same order.
+    Where folders cannot be renamed, the files are copied, config.json last. For a bucket, a local
+    folder is yielded, which is uploaded in the same order.
 
-    Removes the leftovers of a killed call first; errors and interrupts leave nothing behind. One
-    process writes at a time.
+    Leftovers of a killed call are removed first; errors and interrupts leave nothing behind. Only
+    one process writes at a time.
 
     Args:
       output: the folder to create; must be missing or empty.
@@ -51,7 +51,8 @@ def new_folder(output: Path) -> Iterator[Path]:
     partial = folder.with_name(f".{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     with locks.hold(partial, refuse):
-        free_place(output)  # The one that was written a moment ago has been renamed.
+        # Another process may have finished the folder while this one waited for the lock.
+        free_place(output)
         for remains in partial.iterdir():
             shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
         try:

@@ -39,9 +39,10 @@ _HEADER = """\
 
 
 def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
-    """Converts a folder; writes checkpoints/0, config.gin, vocabulary.model, model-info.txt.
+    """Converts a folder to a MODEL_DIR.
 
-    The write is atomic: a kill leaves nothing at `output`.
+    The MODEL_DIR has checkpoints/0, config.gin, vocabulary.model and model-info.txt. It is written
+    atomically: a kill leaves nothing at `output`.
 
     Args:
       source: folder with config.json, safetensors and sentencepiece.bpe.model.
@@ -93,7 +94,7 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         with Checkpoints(partial, keep=1) as checkpoints:
             checkpoints.save(0, state, record)
         write_vocabulary(folder.vocabulary, partial / VOCABULARY_FILE)
-        # Only the parameters; the other lines describe a training run.
+        # Only the line on parameters, because all further lines describe a training run.
         replace_file(partial / _INFO_FILE, f"{info.splitlines()[0]}\n".encode())
         replace_file(partial / _CONFIG_FILE, text.encode())
     for note in folder.notes:
@@ -101,7 +102,10 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
 
 
 def _train_config(source: HuggingFaceFolder, output: Path) -> TrainConfig:
-    """Returns the configuration of XLM with the source's shape, loaded from gin bindings."""
+    """Returns the configuration of XLM with the source's encoder, loaded from gin bindings.
+
+    As gin parses the bindings, its operative configuration is then that of `config.gin`.
+    """
     encoder = source.encoder
     values = {
         "MODEL_DIR": str(output),
@@ -113,7 +117,7 @@ def _train_config(source: HuggingFaceFolder, output: Path) -> TrainConfig:
     values |= {
         f"Encoder.{field.name}": getattr(encoder, field.name)
         for field in dataclasses.fields(encoder)
-        # The file below leaves the relative bias out.
+        # Defaults are left out, except that of `relative_bias`, which the gin file below replaces.
         if getattr(encoder, field.name) != field.default or field.name == "relative_bias"
     }
     for stream in ("monolingual/TextStream", "bitext/PairStream"):

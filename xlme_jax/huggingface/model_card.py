@@ -70,9 +70,9 @@ class Stage:
 def stages(checkpoint: Path) -> list[Stage]:
     """Returns the stages of a checkpoint's weights, the last one first.
 
-    Each checkpoint records the checkpoint that its run started from. If that one is missing, the
-    step comes from its name and the rest from the newest checkpoint of the same run. For
-    checkpoints without such a record, INIT_FROM is used. A missing run ends the list.
+    Each checkpoint records its origin, the checkpoint that its run started from. If the origin is
+    missing, the step comes from its name and all else from the newest checkpoint of the same run.
+    For checkpoints without a recorded origin, INIT_FROM is used. A missing run ends the list.
     """
     folder = checkpoint_of(checkpoint)
     record, config = _read(folder)
@@ -101,8 +101,8 @@ def stages(checkpoint: Path) -> list[Stage]:
 def _is_imported(record: RunRecord, step: int | None, config: TrainConfig) -> bool:
     """Returns whether a checkpoint was converted from a Hugging Face folder.
 
-    Those have no data, and one encoder. Without an origin in the record, a step 0 of a system with
-    more is that of a run whose record lacks its data.
+    Such a checkpoint has step 0, no data, and one encoder. A checkpoint of step 0 of a system with
+    several encoders and without a recorded origin belongs to a run whose record lacks its data.
     """
     if record.dataset or step or config.loop.init_from:
         return False
@@ -110,12 +110,13 @@ def _is_imported(record: RunRecord, step: int | None, config: TrainConfig) -> bo
 
 
 def _read(folder: Path) -> tuple[RunRecord, TrainConfig]:
+    """Returns record and configuration of a checkpoint; ValueError if they cannot be read."""
     record = read_record(folder)
     return record, loading.load_text(record.config, "Train", str(folder))
 
 
 def _first_there(runs: Sequence[Path]) -> tuple[Path, RunRecord, TrainConfig] | None:
-    """Returns checkpoint, record and configuration of the first run that can be read."""
+    """Returns checkpoint, record and configuration of the first run that can be read, if any."""
     for run in runs:
         try:
             folder = checkpoint_of(run)
@@ -126,6 +127,7 @@ def _first_there(runs: Sequence[Path]) -> tuple[Path, RunRecord, TrainConfig] | 
 
 
 def _step(checkpoint: Path) -> int | None:
+    """Returns the step that is a checkpoint's name; None if it was renamed."""
     return int(checkpoint.name) if checkpoint.name.isdigit() else None
 
 
@@ -135,6 +137,7 @@ def _run_of(checkpoint: Path) -> Path:
 
 
 def _languages(data: Path) -> tuple[str, ...]:
+    """Returns the languages of prepared data, sorted; none if the data cannot be read."""
     try:
         tasks = PreparedDataset.load(data).tasks
     except PreparedDataError:
@@ -143,13 +146,14 @@ def _languages(data: Path) -> tuple[str, ...]:
 
 
 def _data_card(data: Path, digest: str) -> str:
+    """Returns the card of prepared data; "" unless it names the digest of the run's data."""
     file = data / DATA_CARD_FILE
     card = file.read_text(encoding="utf-8") if file.is_file() else ""
     return card if digest and digest in card else ""
 
 
 def data_cards(checkpoint: Path) -> dict[str, bytes]:
-    """Returns the cards of the data of each stage, by the names that the model card links."""
+    """Returns {file that the model card links: card of the data of a stage}."""
     numbered = enumerate(reversed(stages(checkpoint)), 1)
     return {_card_name(n): run.data_card.encode() for n, run in numbered if run.data_card}
 
@@ -198,7 +202,15 @@ def model_card(
 
 
 def _header(layout: WeightLayout, languages: Sequence[str], index: Sequence[str]) -> str:
-    """Returns the YAML header; languages are quoted, as `no` would be parsed as a boolean."""
+    """Returns the YAML header.
+
+    Languages are quoted, because `no` would be parsed as a boolean.
+
+    Args:
+      layout: architecture of the model.
+      languages: languages of the data.
+      index: lines of `model-index`.
+    """
     lines = ["---"]
     if languages:
         lines += ["language:", *(f"- {json.dumps(language)}" for language in languages)]
@@ -215,6 +227,7 @@ def _header(layout: WeightLayout, languages: Sequence[str], index: Sequence[str]
 
 
 def _use(name: str, layout: WeightLayout) -> str:
+    """Returns the section on how to load and call the model."""
     trust = "" if layout.is_xlmr else ", trust_remote_code=True"
     kind = "AutoModelForMaskedLM" if layout.head == "mlm" else "AutoModel"
     lines = [
@@ -248,6 +261,7 @@ def tokenizer_section(vocabulary: Vocabulary) -> str:
 
 
 def _made(runs: Sequence[Stage]) -> str:
+    """Returns how the model was made, the end of a sentence; `runs` has the last stage first."""
     if (folder := runs[-1].folder) is None:
         return "pre-trained with xlme_jax"
     name = f"{runs[-1].name} (`{folder}`)" if folder else runs[-1].name
@@ -255,6 +269,7 @@ def _made(runs: Sequence[Stage]) -> str:
 
 
 def _training(runs: Sequence[Stage]) -> Iterator[str]:
+    """Yields lines that list the stages, the first one first, and the last configuration."""
     for index, run in enumerate(reversed(runs)):
         more = "" if run.step is None else f", {run.step:,} steps"
         if run.folder is not None:
@@ -273,7 +288,7 @@ def _training(runs: Sequence[Stage]) -> Iterator[str]:
 
 
 def _fields(name: str, value: Any, indent: str) -> Iterator[str]:
-    """Yields a dataclass as indented lines."""
+    """Yields the lines of a value; the fields of dataclasses are on indented lines of their own."""
     if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
         for item in value:
             yield from _fields(name, item, indent)
@@ -295,6 +310,7 @@ def _figures(checkpoint: Path) -> str:
 
 
 def _citation(runs: Sequence[Stage]) -> str:
+    """Returns the section on the publications of all stages; "" if none is known."""
     papers = dict.fromkeys(run.paper for run in runs if run.paper is not None)
     lines = [f'- {paper.authors}, "{paper.title}", {paper.year}.' for paper in papers]
     return "\n".join(["## Citation\n", *lines]) if lines else ""

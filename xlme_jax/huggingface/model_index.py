@@ -72,7 +72,13 @@ def model_index(evaluated: results.Results) -> list[dict[str, Any]]:
 
 
 def _row_of(rows: Sequence[Result], name: str, value: float) -> Result | None:
-    """Returns the result of the model that a headline such as `xnli/accuracy/de` shows."""
+    """Returns the result of the model that a headline entry shows; None if there is none.
+
+    Args:
+      rows: all results.
+      name: name of the entry, such as "xnli/accuracy/de".
+      value: value of the entry.
+    """
     task, *parts = name.split("/")
     rows = [row for row in rows if row.task == task and row.system == "model"]
     metric = next((part for part in parts if part in {row.metric for row in rows}), None)
@@ -98,6 +104,7 @@ def _row_of(rows: Sequence[Result], name: str, value: float) -> Result | None:
 
 
 def _task_type(row: Result) -> str:
+    """Returns the hub's name for the kind of a result's task."""
     if row.metric in _TRANSLATION_METRICS:
         return "translation"
     measure = measures.of_task(row.task)
@@ -105,6 +112,7 @@ def _task_type(row: Result) -> str:
 
 
 def _details(row: Result) -> Iterator[str]:
+    """Yields the parts of a metric's name in the card: metric, layer and readout."""
     yield row.metric
     if row.layer is not None:
         yield f"layer {row.layer}"
@@ -113,7 +121,10 @@ def _details(row: Result) -> Iterator[str]:
 
 
 def _yaml(value: Any, indent: str = "") -> Iterator[str]:
-    """Yields the lines of a nested value; strings are quoted, as `no` would be a boolean."""
+    """Yields the YAML lines of nested dicts and lists of strings and floats.
+
+    Strings are quoted, because `no` would be parsed as a boolean.
+    """
     pairs = value.items() if isinstance(value, dict) else ((None, item) for item in value)
     for key, item in pairs:
         start = f"{indent}- " if key is None else f"{indent}{key}:"

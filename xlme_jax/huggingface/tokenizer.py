@@ -38,7 +38,7 @@ def tokenizer_files(
     max_length: int | None,
     marks: Mapping[str, int] = types.MappingProxyType({}),
 ) -> dict[str, bytes]:
-    """Returns the files by name, including the SentencePiece model.
+    """Returns {name: content} of the tokenizer's files, with the SentencePiece model.
 
     Args:
       vocabulary: the vocabulary whose ids the tokenizer must return.
@@ -65,7 +65,7 @@ def tokenizer_files(
 
 
 def differences(vocabulary: Vocabulary) -> list[str]:
-    """Returns descriptions of all texts of which the files and the vocabulary give other ids."""
+    """Returns descriptions of all texts for which `tokenizer.json` and SentencePiece may differ."""
     normalization = _normalization(vocabulary)
     special = ", ".join(f"`{piece}`" for piece in (*SPECIAL_PIECES, MASK_PIECE))
     texts = [f"the special tokens, {special}: SentencePiece reads them as any other text"]
@@ -86,6 +86,7 @@ def differences(vocabulary: Vocabulary) -> list[str]:
 
 
 def _point(character: str) -> str:
+    """Returns the Unicode notation of a character, such as U+00E9."""
     return f"U+{ord(character):04X}"
 
 
@@ -134,15 +135,19 @@ def _tokenizer(vocabulary: Vocabulary, marks: Mapping[str, int]) -> dict[str, An
 
 
 def _pieces(vocabulary: Vocabulary, proto: Any) -> Iterator[tuple[str, float]]:
-    """Yields pieces and scores in the order of our ids; ValueError if one cannot be expressed."""
+    """Yields (piece, score) in the order of our ids.
+
+    Raises:
+      ValueError: a piece cannot be expressed in `tokenizer.json`.
+    """
     whole = _whole_normalizer(vocabulary)
     yield from ((piece, 0.0) for piece in SPECIAL_PIECES)
     # Our id is SentencePiece's + 1 from the fourth piece on.
     for entry in proto.pieces[len(SPECIAL_PIECES) - 1 :]:
         piece, score = entry.piece, entry.score
         if entry.type in (_PIECE.CONTROL, _PIECE.UNUSED):
-            # SentencePiece never produces these. A piece with a space never matches either, since
-            # all spaces become "▁". The score must not be the lowest, which sets that of <unk>.
+            # SentencePiece never produces these pieces. A piece with a space never matches, since
+            # all spaces become "▁". The lowest score sets that of <unk>, and must not be this one.
             piece, score = f" {piece}", 0.0
         elif entry.type == _PIECE.USER_DEFINED and whole.normalize(piece) != f"▁{piece}":
             raise ValueError(
@@ -154,6 +159,7 @@ def _pieces(vocabulary: Vocabulary, proto: Any) -> Iterator[tuple[str, float]]:
 
 
 def _special(token: int, piece: str) -> dict[str, Any]:
+    """Returns the entry of a special token in `added_tokens`."""
     return {
         "id": token,
         "content": piece,
@@ -184,7 +190,8 @@ def _template(vocabulary: Vocabulary) -> dict[str, Any]:
 def _splits_at_white_space(vocabulary: Vocabulary, pieces: Iterable[tuple[str, float]]) -> bool:
     """Returns whether all white space splits words and no piece spans two words, as in XLM-R.
 
-    False with `split_by_whitespace=False`, and where normalization keeps tabs and the like.
+    It is False for models that were trained with `split_by_whitespace=False`, and where
+    normalization keeps other white space than spaces, such as tabs.
     """
     # Pieces with two spaces in a row never match a text.
     if any("▁" in piece[1:] and "▁▁" not in piece for piece, _ in pieces):
@@ -194,6 +201,7 @@ def _splits_at_white_space(vocabulary: Vocabulary, pieces: Iterable[tuple[str, f
 
 
 def _whole_normalizer(vocabulary: Vocabulary) -> sentencepiece.SentencePieceNormalizer:
+    """Returns SentencePiece's own normalization, that of spaces included."""
     return sentencepiece.SentencePieceNormalizer(
         model_proto=vocabulary.model,
         add_dummy_prefix=True,
@@ -211,7 +219,7 @@ def _name(vocabulary: Vocabulary) -> str:
 
 
 def _normalization(vocabulary: Vocabulary) -> Normalizer:
-    """Returns the character normalization; ValueError if unlike XLM-R's model."""
+    """Returns the character normalization; ValueError if the model is unlike XLM-R's."""
     charsmap = _charsmap(vocabulary)
     if not charsmap:
         return Normalizer((), "", ())

@@ -2,7 +2,8 @@
 
 Encoder and decoder are XLM-R's classes, so `AutoModelForSeq2SeqLM` loads the folder without code of
 its own. A language is a token `<2fr>` of the decoder, whose embedding is that of `<s>` plus the
-language's; a translation begins with it (`decoder_start_token_id`), and it is never predicted.
+language's. A translation begins with this token (`decoder_start_token_id`), which the model never
+predicts.
 """
 
 import dataclasses
@@ -30,11 +31,11 @@ _NEVER = -1e9
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """What a folder holds.
+    """The content of an exported folder.
 
     Attributes:
-      files: {name: content}, all but the weights.
-      tensors: weights by name.
+      files: {name: content} of all files but the weights.
+      tensors: {name: weight}.
     """
 
     files: Mapping[str, bytes]
@@ -42,7 +43,7 @@ class Folder:
 
 
 def folder(loaded: LoadedRun, name: str, command: str) -> Folder:
-    """Returns the folder of a translator.
+    """Returns the content of a translator's folder.
 
     Args:
       loaded: a checkpoint of `objectives.translator`.
@@ -70,7 +71,12 @@ def folder(loaded: LoadedRun, name: str, command: str) -> Folder:
 
 
 def model(objective: Translate, params: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Returns the content of config.json and the weights by name."""
+    """Returns the content of config.json and {name: weight}.
+
+    Args:
+      objective: the translator.
+      params: the translator's parameters.
+    """
     config, size = objective.config, objective.vocab_size
     encoder = WeightLayout(config.encoder, size, None, True, "encoder.")
     decoder = WeightLayout(config.decoder, size, "mlm", True, "decoder.roberta.", cross=True)
@@ -82,7 +88,7 @@ def model(objective: Translate, params: Any) -> tuple[dict[str, Any], dict[str, 
 def _tensors(
     objective: Translate, params: Any, encoder: WeightLayout, decoder: WeightLayout
 ) -> dict[str, np.ndarray]:
-    """Returns the weights of both models."""
+    """Returns {name: weight} of encoder and decoder, with rows for the tokens of languages."""
     tensors = to_tensors(encoder.weights(), objective.encoder.params(params))
     weights = objective.decoder_params(params)
     for name, tensor in to_tensors(decoder.weights(), weights).items():
@@ -100,7 +106,7 @@ def _tensors(
 def _config(
     encoder: WeightLayout, decoder: WeightLayout, tokens: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Returns the content of config.json."""
+    """Returns the content of config.json, where `tokens` has the token id of each language."""
     sides = {"encoder": hf_config(encoder), "decoder": hf_config(decoder)}
     sides["decoder"] |= {
         "architectures": ["XLMRobertaForCausalLM"],

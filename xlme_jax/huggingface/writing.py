@@ -1,6 +1,6 @@
 """Writes the encoder of a checkpoint as a Hugging Face folder.
 
-Works for any objective: the encoder, its tables and its head are found by their names in the
+This works for any objective: the encoder, its tables and its head are found by their names in the
 parameter tree. Encoders that XLM-R's classes can express are exported as XLM-R, all others with
 `modeling_xlme.py` in the folder.
 """
@@ -44,8 +44,8 @@ class Exported:
 
     Attributes:
       checkpoint: MODEL_DIR/checkpoints/STEP.
-      vocabulary: vocabulary of its data.
-      layout: the parts and shapes of the model.
+      vocabulary: vocabulary of the run's data.
+      layout: architecture of the model.
       tree: weights on the host, {"tokens", "positions", "encoder", "head"}.
     """
 
@@ -83,12 +83,14 @@ def load(checkpoint: str, vocabulary: str | None) -> Exported:
 
 
 def _trained(checkpoint: str, vocabulary: str | None) -> trained.LoadedRun:
+    """Reads a checkpoint in float32 onto all devices; arguments are those of `load`."""
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         return trained.load(checkpoint, vocabulary, mesh, jnp.float32)
 
 
 def _exported(loaded: trained.LoadedRun) -> Exported:
+    """Returns the part of a checkpoint to export; XLM-R's classes have no head but MLM's."""
     objective, words = loaded.objective, loaded.vocabulary
     tree = exported_params(objective, jax.device_get(loaded.params))
     layout = _layout(objective.encoder.config, words.size, tree.get("head"))
@@ -106,7 +108,8 @@ def exported_params(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]
       params: its weights, on the host.
 
     Returns:
-      {"tokens", "encoder"} and, if present, {"positions", "head"}.
+      {"tokens", "encoder": weights}, with "positions" and "head" if the encoder has them. A
+      fine-tuned model has no "head".
     """
     parts = objective.encoder.params(params)
     # Two networks that share tables are siblings in the tree; a single one is at the top level.
@@ -130,9 +133,12 @@ def exported_params(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]
 def _layout(
     encoder: EncoderConfig, vocab_size: int, head: Mapping[str, Any] | None
 ) -> WeightLayout:
+    """Returns the architecture of an encoder and a head, whose kind its weights' names tell."""
     kind: Head | None = None
-    if head:
-        kind = "mlm" if "norm" in head else "rtd_dense" if "dense" in head else "rtd_linear"
+    if head and "norm" in head:
+        kind = "mlm"
+    elif head:
+        kind = "rtd_dense" if "dense" in head else "rtd_linear"
     is_xlmr = has_form_of_xlmr(encoder)
     prefix = {(True, "mlm"): "roberta.", (False, "mlm"): "xlme."}.get((is_xlmr, kind or ""), "")
     return WeightLayout(encoder, vocab_size, kind, is_xlmr, prefix)
@@ -142,7 +148,7 @@ def write(exported: Exported, output: Path, command: str) -> None:
     """Writes the folder atomically: a kill leaves nothing at `output`.
 
     Args:
-      exported: what to write.
+      exported: the exported part of a checkpoint.
       output: the folder; must be missing or empty.
       command: the command line, for the model card.
 
