@@ -137,7 +137,11 @@ class HeldOutTranslation:
 
 
 def _tokenizer(direction: Direction) -> str:
-    """Returns and logs sacreBLEU's tokenizer of a direction; ValueError if it is not installed."""
+    """Returns and logs sacreBLEU's tokenizer for a direction.
+
+    Raises:
+      ValueError: sacreBLEU or the tokenizer is not installed.
+    """
     tokenizer = tokenizer_of(direction.languages[1], direction.references)
     bleu(tokenizer)
     _log.info("%s: BLEU with sacreBLEU's tokenizer %s.", direction.name, tokenizer)
@@ -145,7 +149,10 @@ def _tokenizer(direction: Direction) -> str:
 
 
 def _samples(direction: Direction, translations: Sequence[str]) -> list[dict[str, str]]:
-    """Returns the first translations, whose pairs are in a fixed random order."""
+    """Returns {"source", "reference", "translation"} of the first pairs.
+
+    They are a random sample, because pairs are in a fixed random order.
+    """
     lines = zip(direction.sources, direction.references, translations)
     names = ("source", "reference", "translation")
     return [dict(zip(names, line)) for line in itertools.islice(lines, _SAMPLES)]

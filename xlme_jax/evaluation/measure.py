@@ -32,7 +32,8 @@ class ScoreColumn:
       heading: name of the column.
       metric: `Result.metric`.
       languages: the averaged languages; () for all with results.
-      official: number of languages that published scores average over; 0 for those of `languages`.
+      official: number of languages that published scores average over; 0 if it is that of
+        `languages`.
     """
 
     heading: str
@@ -84,9 +85,9 @@ class LayerFigure:
     """A picture of a measure's headline metric over layers, and against the FLOPs of pre-training.
 
     Attributes:
-      title: title.
-      unit: label of the axis.
-      about: what the points are means of, and the paper's figure, for the caption.
+      title: heading of the picture.
+      unit: label of the metric's axis.
+      about: what the points are means of, and the corresponding figure of a paper; for the caption.
     """
 
     title: str
@@ -103,7 +104,7 @@ class Request:
       data: folder with a subfolder of official files for each task.
       split: "validation" or "test"; None for the default of the measure.
       languages: languages to evaluate; empty for all.
-      layer: layer of the headline figures; None selects it.
+      layer: layer of the headline figures; None lets the measure choose.
       length: maximum tokens per row; None for the default of each measure.
       limit: maximum examples per language; None for all.
       pooling: how a sentence's hidden states are pooled.
@@ -130,8 +131,8 @@ class About:
       needs: what is evaluated; see `Needs`.
       reads_data: whether `Subject.training_text` is read; without it, `build` raises if "yes".
       is_default: whether `evaluate` runs it on pre-trained encoders if no task is named.
-      log_prefix: what the log of a run has before the names of the headline.
-      metric: metric of tables and figures, by which a layer is best.
+      log_prefix: what precedes the names of the headline in the log of a run.
+      metric: metric that figures show, and by which the best layer is chosen.
       lower_is_better: metrics that are best where they are lowest.
       averaged: the languages, or sets, of means over layers; () for all.
       by_readout: whether results are accuracies of retrieval by layer and readout, for which
@@ -139,9 +140,9 @@ class About:
       hub_type: the Hugging Face hub's name for such a task.
       tables: tables of a report.
       figure: picture over layers; None for none.
-      xtreme: its column in XTREME's table of tasks; None for none.
+      xtreme: the measure's column in XTREME's table of tasks; None for none.
       flags: further flags of `evaluate` for the scores that papers report.
-      note: what is to be known of the scored set, for captions; "" for nothing.
+      note: what a caption says of the scored set; "" for nothing.
     """
 
     name: str

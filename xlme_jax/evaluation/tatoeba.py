@@ -213,7 +213,13 @@ def _length(settings: Tatoeba, subject: Subject) -> int:
 
 
 class _Group:
-    """Languages that are encoded in one pass."""
+    """Languages that are encoded in one pass.
+
+    Attributes:
+      sizes: {language: number of sentences}.
+      batches: batches of the sentences of all languages; of each language, those in the language
+        come first, then the English ones.
+    """
 
     def __init__(self, sets: Mapping[str, ParallelSentences], settings: Tatoeba, subject: Subject):
         self.sizes = {code: len(parallel.sources) for code, parallel in sets.items()}

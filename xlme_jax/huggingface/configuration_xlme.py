@@ -22,7 +22,8 @@ class XLMEConfig(PretrainedConfig):
       relative_max_distance: distance in tokens beyond which keys share a bucket.
       gate_input: what the gate reads, the head's "query" or its part of the "hidden" states.
       pre_norm: normalise before each sub-layer and once at the end, instead of after each.
-      rtd_head: replaced token detection: "dense" (dense, GELU, linear), "linear"; None without.
+      rtd_head: head of replaced token detection, "dense" (dense, GELU, linear) or "linear"; None
+        for no head.
       hidden_dropout_prob: dropout of embeddings and sub-layers.
       attention_probs_dropout_prob: dropout of attention weights.
       layer_norm_eps: epsilon of every layer normalisation.

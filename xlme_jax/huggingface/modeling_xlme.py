@@ -35,7 +35,7 @@ class XLMEOutput(ModelOutput):
     Attributes:
       last_hidden_state: [B, L, D], output of the last layer.
       logits: float32[B, L], logits of replaced token detection, positive for "replaced"; None
-        without that head.
+        if the model has no such head.
       hidden_states: embeddings and the output of each layer, [B, L, D] each; None unless requested.
       attentions: attention weights of each layer, [B, H, L, L] each; None unless requested.
     """
@@ -104,7 +104,7 @@ class Gate(nn.Module):
         self.w = nn.Parameter(torch.empty(heads))
 
     def forward(self, x):
-        """[B, H, L, K] -> float32[B, H, L, 1]."""
+        """Returns the factors float32[B, H, L, 1] for queries or states [B, H, L, K]."""
         update = torch.sigmoid((x @ self.u).float())
         reset = torch.sigmoid((x @ self.v).float())
         w = self.w[:, None].float()
@@ -156,8 +156,8 @@ class Attention(nn.Module):
         Args:
           x: [B, L, D], inputs.
           allowed: bool[B, 1, L, L], whether a query may attend to a key.
-          bias: [H, L, L], relative position bias; None without.
-          output_attentions: whether to return the weights, else None.
+          bias: [H, L, L], relative position bias; None for no bias.
+          output_attentions: whether to return the weights; None is returned in their place if not.
         """
         config, projections = self.config, self.self
         q, k, v = (
@@ -183,6 +183,7 @@ class Attention(nn.Module):
         return self.output.dropout(self.output.dense(mixed.transpose(1, 2).flatten(2))), weights
 
     def _split(self, x):
+        """Returns the parts of the heads, [B, L, D] -> [B, H, L, K]."""
         return x.unflatten(-1, (self.self.heads, -1)).transpose(1, 2)
 
 
@@ -254,7 +255,10 @@ class Encoder(nn.Module):
         self.gradient_checkpointing = False
 
     def forward(self, x, allowed, output_attentions):
-        """Returns the embeddings `x` and each layer's output, [B, L, D], and all weights."""
+        """Returns a list of `x` and each layer's output, [B, L, D] each, and one of their weights.
+
+        The second list has the attention weights of each layer, None each unless requested.
+        """
         bias = None if self.relative_bias is None else self.relative_bias(x.shape[1])
         states, attentions = [x], []
         for layer in self.layer:
@@ -281,7 +285,7 @@ class RTDHead(nn.Module):
         self.out = nn.Linear(size, 1)
 
     def forward(self, x):
-        """[B, L, D] -> float32[B, L]."""
+        """Returns the logits float32[B, L] of states [B, L, D]."""
         if self.dense is not None:
             x = nn.functional.gelu(self.dense(x))
         return self.out(x).squeeze(-1).float()
@@ -298,7 +302,7 @@ class MLMHead(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.vocab_size))
 
     def forward(self, x):
-        """[B, L, D] -> [B, L, V]."""
+        """Returns the logits [B, L, V] of states [B, L, D]."""
         return self.decoder(self.layer_norm(nn.functional.gelu(self.dense(x)))) + self.bias
 
 
@@ -324,7 +328,10 @@ class XLMEPreTrainedModel(PreTrainedModel):
         return not return_dict
 
     def _result(self, kind, output, return_dict, **values):
-        """Returns the outputs of a head, with the states and attentions of the encoder's."""
+        """Returns a head's output of class `kind`, or a tuple of its values that are not None.
+
+        It has `values`, and the hidden states and attentions of `output`, the encoder's output.
+        """
         states = {"hidden_states": output.hidden_states, "attentions": output.attentions}
         result = kind(**values, **states)
         return result.to_tuple() if self._returns_tuple(return_dict) else result
@@ -382,7 +389,8 @@ class XLMEModel(XLMEPreTrainedModel):
           attention_mask: int[B, L], 0 for padding. Other values are segment ids: a token attends to
             tokens of the same segment, so a row may contain several texts. Defaults to 0 for
             padding tokens and 1 for others. Or [B, L, L], 1 where a query (second axis) may attend
-            to a key; or [B, 1 or H, L, L], bool, or 0 where it may and negative elsewhere.
+            to a key; or [B, 1 or H, L, L], True where a query (third axis) may attend to a key, or
+            in floating point 0 where it may and negative elsewhere.
           position_ids: int[B, L]; defaults to positions within segments, or within rows if the mask
             has none.
           inputs_embeds: [B, L, D], token embeddings instead of `input_ids`.
@@ -456,11 +464,11 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self):
-        """Returns the head's matrix, which is the token table."""
+        """Returns the head's output layer, whose matrix is the token table."""
         return self.lm_head.decoder
 
     def set_output_embeddings(self, value):
-        """Replaces the head's matrix."""
+        """Replaces the head's output layer."""
         self.lm_head.decoder = value
 
     def resize_token_embeddings(self, *args, **kwargs):
@@ -591,7 +599,7 @@ class XLMEForQuestionAnswering(XLMEForTask):
     """Predicts the first and the last token of the answer to a question."""
 
     def __init__(self, config):
-        """Creates the model; the two outputs are the `num_labels`."""
+        """Creates the model; `config.num_labels` becomes 2, for the first and the last token."""
         config.num_labels = 2
         super().__init__(config)
 

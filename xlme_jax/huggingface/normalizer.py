@@ -56,8 +56,8 @@ def normalizer(charsmap: bytes, pieces: Iterable[str], exempt: Collection[str]) 
     """Returns the normalization of a model.
 
     Args:
-      charsmap: its `precompiled_charsmap`.
-      pieces: those of its vocabulary.
+      charsmap: the model's `precompiled_charsmap`.
+      pieces: pieces of the model's vocabulary.
       exempt: user-defined symbols, which SentencePiece does not normalize.
     """
     known = _analysed(charsmap)
@@ -99,9 +99,10 @@ class _Rules:
     Attributes:
       table: {source: target}.
       composes: whether `NFC` follows `Precompiled`.
-      gaps: a pattern of places such that only single characters between them are sources.
-      sources: a pattern of what has an end, a source or a character, where the text might compose
-        or be reordered with what follows; empty if all sources are single characters.
+      gaps: a pattern of places in a text such that, of what lies between two places, only single
+        characters are sources.
+      sources: a pattern of the sources and single characters that an end must follow, because they
+        might compose or be reordered with what follows; empty if all sources are single characters.
       others: {target: sources} of several characters that `Precompiled` and `NFC` do not turn into
         their targets.
     """
@@ -120,6 +121,7 @@ class _Rules:
 
 @functools.lru_cache(maxsize=4)
 def _analysed(charsmap: bytes) -> _Rules:
+    """Returns the rules of a charsmap, with the patterns that `normalizer` needs."""
     table = rules(charsmap)
     several = [source for source in table if len(source) > 1]
     single = table.keys() - several
@@ -145,7 +147,10 @@ def _analysed(charsmap: bytes) -> _Rules:
 
 
 def _any(texts: Iterable[str]) -> str:
-    """Returns a pattern of the longest of some texts; texts with equal rests share a branch."""
+    """Returns a pattern that matches the longest of some texts; "" without texts.
+
+    Texts with equal rests share a branch, which keeps the pattern short.
+    """
     root: dict[str, Any] = {}
     for text in texts:
         node = root
@@ -156,6 +161,7 @@ def _any(texts: Iterable[str]) -> str:
 
 
 def _branches(node: Mapping[str, Any]) -> str:
+    """Returns the pattern of a node of a trie {character: child}, where "" marks a text's end."""
     groups = collections.defaultdict(list)
     for character, child in node.items():
         if character:
@@ -167,7 +173,7 @@ def _branches(node: Mapping[str, Any]) -> str:
 
 
 def _class(characters: Iterable[str]) -> str:
-    """Returns the inner part of a pattern's brackets."""
+    """Returns a pattern's class of characters, without the brackets."""
     points = sorted(map(ord, characters))
     # Of consecutive characters, point - index is the same.
     runs = itertools.groupby(enumerate(points), lambda pair: pair[1] - pair[0])
@@ -176,16 +182,17 @@ def _class(characters: Iterable[str]) -> str:
 
 
 def _replace(pattern: str, content: str) -> Step:
+    """Returns the part that replaces what matches a pattern."""
     return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
 
 
 def rules(charsmap: bytes) -> dict[str, str]:
     """Returns the rules {source: target} of a model's `precompiled_charsmap`.
 
-    It consists of the size of a trie in bytes, the trie, and the targets, each with a zero byte at
-    its end. The trie, of the bytes of the sources, is a double array as Darts-clone writes it. The
-    unit of a node has its byte, the distance to its children's base, and whether a source ends
-    there; the place of its target is then in the unit at that base.
+    A charsmap consists of the size of a trie in bytes, the trie, and the targets, each with a zero
+    byte at its end. The trie of the bytes of the sources is a double array as Darts-clone writes
+    it. The unit of a node has the node's byte, the distance to the base of the node's children, and
+    whether a source ends at the node; if so, the unit at that base has the place of the target.
     """
     size = struct.unpack_from("<I", charsmap)[0]
     units = struct.unpack_from(f"<{size // 4}I", charsmap, 4)
@@ -210,4 +217,6 @@ def rules(charsmap: bytes) -> dict[str, str]:
 
 
 def _base(index: int, unit: int) -> int:
+    """Returns the base of the children of the node with this index and unit."""
+    # Darts-clone: bits 10 and up are the distance, which bit 9 shifts by 8.
     return index ^ (unit >> 10 << (8 if unit >> 9 & 1 else 0))

@@ -14,8 +14,8 @@ class Upload:
     """A file that is uploaded.
 
     Attributes:
-      name: its name in the repository.
-      size: its bytes.
+      name: name of the file in the repository.
+      size: size in bytes.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Upload:
 
 
 def check(repository: str, output: Path) -> None:
-    """Checks what can be checked before weights are read.
+    """Checks an upload as far as possible before weights are read.
 
     Args:
       repository: "OWNER/NAME".
@@ -89,6 +89,7 @@ def push(folder: Path, repository: str, private: bool) -> str:
 
 
 def _hub() -> Any:
+    """Returns the package huggingface_hub; ValueError if it is not installed."""
     try:
         import huggingface_hub
         import huggingface_hub.errors
