@@ -64,14 +64,17 @@ def _without_words(text: str, words: str) -> str:
 
 
 def _normalise_squad(text: str) -> str:
+    """Returns the words of a text by SQuAD's rules (`rules_of`), separated by single spaces."""
     text = text.lower().translate(_ASCII_PUNCTUATION)
     return " ".join(_without_words(text, _ENGLISH_ARTICLES).split())
 
 
 def _normalise_mlqa(text: str, language: str) -> str:
+    """Returns the words of a text by MLQA's rules (`rules_of`), separated by single spaces."""
     text = text.lower().translate(_all_punctuation())
     articles = _MLQA_ARTICLES[language]
-    # The Arabic article precedes its word; the official script also removes it inside words.
+    # The Arabic article is a prefix, so that it is removed everywhere, even inside words, as in the
+    # official script.
     arabic = language == "ar"
     text = text.replace(articles, " ") if arabic else _without_words(text, articles)
     if language == "zh":

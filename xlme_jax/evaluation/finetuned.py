@@ -241,7 +241,7 @@ class _LanguageSet:
         return self._answers(logits)
 
     def _questions(self) -> list[dict[str, int]]:
-        """Returns {number of an answer: its row} of each multiple-choice question."""
+        """Returns {number of an answer: index of its row} for each multiple-choice question."""
         questions: dict[str, dict[str, int]] = {}
         for row, example in enumerate(self.examples):
             question, _, number = example.id.rpartition("/")
@@ -258,7 +258,7 @@ class _LanguageSet:
         return tags
 
     def _answers(self, logits: Sequence[np.ndarray]) -> dict[str, str]:
-        """Returns {id of a question: answer}; "" for no answer, which only SQuAD 2.0 has."""
+        """Returns {id of a question: answer}; "" if no answer is predicted or can be decoded."""
         windows: dict[int, list[tuple[Features, np.ndarray]]] = collections.defaultdict(list)
         for row, values in zip(self.rows, logits):
             windows[row.example].append((row, values))

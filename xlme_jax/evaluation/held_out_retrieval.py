@@ -136,6 +136,12 @@ class HeldOutRetrieval(Measure):
         accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
         candidates: Mapping[str, Candidates],
     ) -> list[Result]:
+        """Returns the results of the model and of chance, of each task and their means.
+
+        Args:
+          accuracies: {task: {readout: {metric: float64[K]}}}.
+          candidates: {task: its translations}.
+        """
         groups = {name: (name,) for name in accuracies} | {"mean": tuple(accuracies)}
         trained = tuple(name for name, by_readout in accuracies.items() if "centred" in by_readout)
         if 0 < len(trained) < len(accuracies):

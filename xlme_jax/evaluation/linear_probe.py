@@ -233,6 +233,7 @@ class LinearProbe(Measure):
         return results
 
     def _outcome(self, results: Sequence[Result], headline: int, report: ReadReport) -> Outcome:
+        """Returns the outcome, whose headline has the means over languages at one layer."""
         values = {
             f"{self.about.name}/{result.metric}": result.value
             for result in results
