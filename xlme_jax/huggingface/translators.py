@@ -134,7 +134,7 @@ def _generation(max_length: int) -> dict[str, Any]:
 def _card(
     name: str, checkpoint: Path, languages: Sequence[str], vocabulary: Vocabulary, command: str
 ) -> str:
-    """Returns the text of the model card; arguments are those of `folder` and its checkpoint's."""
+    """Returns the text of the model card; `command` is the command line of the export."""
     header = ["language:", *(f"- {json.dumps(language)}" for language in languages)]
     header += ["library_name: transformers", "pipeline_tag: translation"]
     metadata = "\n".join([*header, *front_matter(name, checkpoint)])
