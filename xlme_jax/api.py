@@ -46,7 +46,8 @@ def load_config(
         values; or lines `NAME = VALUE` in gin's syntax.
 
     Returns:
-      The configuration (`train`), and what a run keeps of it.
+      The configuration (`train`), its text as checkpoints store it, and the command that prepares
+      its data.
 
     Raises:
       ValueError: an error in a file or value; names the file or field and suggests a remedy.
@@ -68,18 +69,20 @@ def train(
     """Trains as configured, in this process; resumes a run that was interrupted.
 
     Args:
-      config: from `load_config`.
-      stop: may request an early end.
+      config: the configuration, as `load_config` returns it.
+      stop: the object that is asked after each step whether to end early; None never ends early.
       command: the command line, for the manifest.
       resume_with_changes: whether to resume a run in MODEL_DIR although it was trained with other
-        values of what determines the weights; its newest checkpoint is continued with those of now.
+        values of what determines the weights; its newest checkpoint is then continued with the
+        values of `config`.
 
     Returns:
       MODEL_DIR, with the checkpoints and `report.html`.
 
     Raises:
-      ValueError: an invalid configuration, or MODEL_DIR holds a run with another one, before
-        compilation; names the fields and the remedy.
+      ValueError: the configuration is invalid, or MODEL_DIR holds a run with another one (both
+        before the train step is compiled); the loss diverged, or a stop rule was not met. The
+        message names the fields and the remedy.
       Stopped: `stop` asked for the end; the state is saved.
     """
     from xlme_jax.runs import assembly
@@ -106,12 +109,14 @@ def inspect_batch(
     """Returns the batch that a step of a run reads, and what a checkpoint predicts of it.
 
     Args:
-      config: from `load_config`.
+      config: the configuration, as `load_config` returns it.
       step: number of the step, from 1; None for the one after the checkpoint's, or else 1.
-      checkpoint: MODEL_DIR of a run, or one of its checkpoints, whose weights predict.
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints, whose weights predict; None for
+        no predictions.
 
     Returns:
-      Rows, segments and tokens; `text()` and `html()` show them, and so do notebooks.
+      The batch with its rows, segments and tokens. `text()` and `html()` render it; a notebook
+      shows the page.
 
     Raises:
       ValueError: the run has no such step, data is missing, or the weights do not fit.
@@ -150,6 +155,7 @@ def load(
 
 
 def _as_run(source: str) -> str:
+    """Returns the MODEL_DIR of `source`; a Hugging Face folder is converted to one."""
     from xlme_jax.huggingface.conversion import as_run
 
     return as_run(source)
@@ -158,10 +164,10 @@ def _as_run(source: str) -> str:
 def prepare(config: PrepareConfig, command: str = "") -> list[TaskInfo]:
     """Creates, completes or repairs the prepared data set in `config.output`.
 
-    What it does is shown on stderr.
+    The steps of the preparation are shown on stderr.
 
     Args:
-      config: The configuration.
+      config: The sources and settings of the data set.
       command: Command line, recorded in the data set.
 
     Returns:
@@ -178,7 +184,7 @@ def prepare(config: PrepareConfig, command: str = "") -> list[TaskInfo]:
 
 @contextlib.contextmanager
 def _lines_on_stderr(logger_name: str) -> Iterator[None]:
-    """Shows what a logger has to say as plain lines, whether or not logging is set up."""
+    """Shows a logger's messages on stderr as plain lines, whether or not logging is set up."""
     logger, handler = logging.getLogger(logger_name), logging.StreamHandler(sys.stderr)
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -198,8 +204,8 @@ def inspect_text(
     """Measures the raw text of a configuration; writes nothing.
 
     Args:
-      config: The configuration.
-      texts: Most texts to read of each task.
+      config: The sources and settings of a data set.
+      texts: Maximum number of texts to read of each task.
       identify: Whether to identify the language of a sample, with py3langid.
 
     Returns:
@@ -214,7 +220,13 @@ def inspect_text(
 
 
 def find_text(config: PrepareConfig) -> list[LanguageText]:
-    """Lists the training text of a vocabulary for `config`, without reading it.
+    """Lists the text from which a vocabulary for `config` is trained, without reading it.
+
+    Args:
+      config: The sources and settings of a data set.
+
+    Returns:
+      The text of each language.
 
     Raises:
       ValueError: A folder or language is missing, or a task is unknown.

@@ -53,7 +53,10 @@ _RESUME_WITH_CHANGES = flags.DEFINE_bool(
 
 
 def main() -> int:
-    """Parses the flags, joins the other processes, builds the configuration, trains.
+    """Parses the flags, joins the other processes, builds the configuration and trains.
+
+    From here to the gradient: `api.train`, `runs.assembly.train` (builds what the loop needs),
+    `training.loop.train` (the loop), `training.step.make_train_step` (one update).
 
     Returns:
       The exit code: 0, or EXIT_STOPPED if a signal ended the run early.
@@ -86,7 +89,7 @@ def main() -> int:
 
 
 def _keep_compiled_programs() -> None:
-    """Lets JAX keep what it compiles, for the next start; its own settings take precedence."""
+    """Lets JAX keep compiled programs for the next start, unless the user has set JAX's cache."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         trim(user_cache(), "*-cache")
         jax.config.update("jax_compilation_cache_dir", str(user_cache()))
@@ -96,7 +99,14 @@ def _keep_compiled_programs() -> None:
 
 @contextlib.contextmanager
 def _not_waiting_for_others(watch: peers.Watch) -> Iterator[None]:
-    """Ends this process on an error if it is one of several: the others may wait for it forever."""
+    """Ends this process at once on an error if the run has several processes.
+
+    A normal exit would wait for the other processes, and these may be waiting for this one. With
+    one process, the error is raised as usual.
+
+    Args:
+      watch: the watch over the other processes, which is closed first.
+    """
     try:
         yield
     except Exception as error:
@@ -113,7 +123,11 @@ def _not_waiting_for_others(watch: peers.Watch) -> Iterator[None]:
 
 
 def _is_lost_peer(error: BaseException | None) -> bool:
-    """Returns whether an error, or the cause of it, is that of a collective."""
+    """Returns whether an error looks like the loss of another process.
+
+    The first error of JAX's runtime in the chain of causes decides: it is a failed collective,
+    unless memory is exhausted. Without such an error, no process is lost.
+    """
     while error is not None:
         if isinstance(error, jax.errors.JaxRuntimeError):
             return "RESOURCE_EXHAUSTED" not in str(error)

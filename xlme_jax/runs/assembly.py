@@ -1,4 +1,7 @@
-"""Assembles and starts a training run from its configuration."""
+"""Assembles and starts a training run from its configuration.
+
+`assemble` builds all inputs of the loop (`training.run.Run`); `training.loop.train` runs it.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +54,13 @@ def train(
       config: configuration of the run.
       config_text: the operative configuration, written to MODEL_DIR/config.gin.
       prepare_command: command that prepares the data set.
-      stop: may request an early end.
+      stop: the object that is asked after each step whether to end early.
       command: the command line, for the manifest.
       resume_with_changes: whether to resume a run that had another configuration (`resuming`).
 
     Raises:
-      ValueError: an invalid configuration, before compilation; names the field and the remedy.
+      ValueError: the configuration is invalid (before the train step is compiled), or the run ended
+        early because of divergence or a stop rule; the message names the remedy.
       Stopped: `stop` asked for the end; the state is saved.
     """
     if jax.process_count() > 1:
@@ -84,7 +88,10 @@ def assemble(
     command: str = "",
     resume_with_changes: bool = False,
 ) -> Run:
-    """Builds the inputs of the train loop; compiles only what it measures (`attention_choice`).
+    """Returns the inputs of the train loop, after all checks of the configuration.
+
+    Compiles no train step: only implementations of attention, if they are measured
+    (`attention_choice`), and a test of the compiler options.
 
     Args:
       config: configuration of the run.
@@ -94,7 +101,7 @@ def assemble(
       resume_with_changes: whether to resume a run that had another configuration.
 
     Raises:
-      ValueError: an invalid configuration; names the field and the remedy.
+      ValueError: the configuration is invalid; the message names the field and the remedy.
     """
     mesh = meshes.make_mesh(config.mesh)
     built = parts.build(config, prepare_command)
@@ -119,17 +126,18 @@ def assemble(
         objective, boxed, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
     )
     measured = {attention_choice.FILE: attention.content} if attention.content else {}
-    # Rows of labelled examples are of several lengths.
-    is_fixed = all(not isinstance(stream, LabelledStream) for stream in streams)
-    start = manifest.describe_start(
-        command,
-        seed=settings.seed,
-        data=dataset.digest,
-        vocabulary=dataset.vocabulary_digest,
-        **({"changes": changes} if changes else {}),
-    )
-    whole = manifest.with_start(model_dir, start)
-    facts = {**whole, "config": manifest.bindings(config_text)}
+    # Batches of labelled examples may have several lengths, so that steps differ in FLOPs.
+    is_equal = all(not isinstance(stream, LabelledStream) for stream in streams)
+    start_facts: dict[str, Any] = {
+        "seed": settings.seed,
+        "data": dataset.digest,
+        "vocabulary": dataset.vocabulary_digest,
+    }
+    if changes:
+        start_facts["changes"] = changes
+    start = manifest.describe_start(command, **start_facts)
+    run_manifest = manifest.with_start(model_dir, start)
+    facts = {**run_manifest, "config": manifest.bindings(config_text)}
     return Run(
         objective=objective,
         optimizer=optimizer,
@@ -143,10 +151,10 @@ def assemble(
         files={
             "config.gin": config_text,
             "model-info.txt": f"{info}\n{attention.text}" if attention.text else info,
-            manifest.MANIFEST_FILE: json.dumps(whole, indent=1) + "\n",
+            manifest.MANIFEST_FILE: json.dumps(run_manifest, indent=1) + "\n",
             **measured,
         },
-        flops_per_step=model_info.flops_per_step(objective, shapes, pairs) if is_fixed else {},
+        flops_per_step=model_info.flops_per_step(objective, shapes, pairs) if is_equal else {},
         encoder_parameters=model_info.encoder_parameters(objective, boxed, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,
         growth=_growth(dataset, boxed, settings.init_from, model_dir),
@@ -162,7 +170,11 @@ def assemble(
 
 
 def _changes(config: TrainConfig, built: parts.Parts, resume_with_changes: bool) -> dict[str, str]:
-    """Returns what differs from the run that MODEL_DIR holds (`resuming.check`)."""
+    """Returns {name: "BEFORE -> NOW"} of what differs from the run in MODEL_DIR, {} for a new run.
+
+    Raises:
+      ValueError: a difference affects the weights, and `resume_with_changes` does not allow it.
+    """
     if not has_checkpoint(as_path(config.model_dir)):
         return {}
     from xlme_jax.runs import resuming
@@ -174,7 +186,7 @@ def _changes(config: TrainConfig, built: parts.Parts, resume_with_changes: bool)
 def _evaluators(
     config: TrainConfig, built: parts.Parts, objective_config: Any, mesh: jax.sharding.Mesh
 ) -> list[MakeEvaluator]:
-    """Returns the run's evaluators, before the parameters of step 0 are known."""
+    """Returns a function for each evaluator of the run: parameters of step 0 -> evaluator."""
     context = Context(
         built.dataset,
         built.objective,
@@ -189,7 +201,7 @@ def _evaluators(
 
 
 def _samples_reader(built: parts.Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples | None:
-    """Returns what reads the run's samples, which need the texts of batches; None without any."""
+    """Returns the function from weights to the run's samples; None if the run shows no samples."""
     if not built.settings.samples_every:
         return None
     from xlme_jax.runs import sample_reader
@@ -200,7 +212,11 @@ def _samples_reader(built: parts.Parts, config: Any, mesh: jax.sharding.Mesh) ->
 def _growth(
     dataset: PreparedDataset, boxed: Params, init_from: str | None, model_dir: Path
 ) -> Growth | None:
-    """Returns how to grow the weights of INIT_FROM, if the data's vocabulary extends theirs."""
+    """Returns how the tables of INIT_FROM grow if the data's vocabulary extends its vocabulary.
+
+    None if nothing is to grow: the run is not a new one that starts from a checkpoint, the
+    vocabularies are the same, or the data's vocabulary does not extend the checkpoint's one.
+    """
     if init_from is None or has_checkpoint(model_dir):
         return None
     from xlme_jax.checkpoints.growth import Growth
@@ -213,7 +229,7 @@ def _growth(
     try:
         vocabulary = Vocabulary.load(dataset.vocabulary_path)
     except VocabularyError:
-        return None  # Not SentencePiece's, so it extends none; the warm start refuses it.
+        return None  # No SentencePiece vocabulary extends another; the warm start refuses it.
     parent = vocabulary_extension.parent(vocabulary)
     if parent is None or parent.digest != init_vocabulary:
         return None

@@ -26,8 +26,8 @@ class Best:
 
     Attributes:
       metrics: metrics of the run's evaluators, such as "eval/xnli/accuracy/en". For each, the
-        checkpoint of its best value is kept, the first one if tied. That of the first metric is the
-        run's result: the one that is evaluated, exported and started from.
+        checkpoint of its best value is kept, the first one if tied. The checkpoint of the first
+        metric is the run's result, which is evaluated, exported and started from.
       minimize: whether the smallest value is best.
       patience: the run ends after this number of evaluations in a row in which no metric improved;
         None trains to the last step. The schedule of the learning rate stays that of all steps.
@@ -52,8 +52,8 @@ class BestSteps:
     """The best steps of a run so far; process 0 has the log and broadcasts them.
 
     Args:
-      best: what is best; None keeps no checkpoint for its metrics, and never ends the run.
-      model_dir: where `best.json` is written.
+      best: metrics that decide; None keeps no best checkpoint, and never ends the run.
+      model_dir: folder of the run, where process 0 writes `best.json`.
     """
 
     def __init__(self, best: Best | None, model_dir: Path):
@@ -83,7 +83,7 @@ class BestSteps:
           values: all metrics of the evaluators.
 
         Raises:
-          ValueError: a metric is not among them.
+          ValueError: `values` lacks a metric of `Best.metrics`.
         """
         if self._best is None:
             return
@@ -105,8 +105,9 @@ class BestSteps:
         return self._over
 
     def _count(self, step: int, values: Mapping[str, float]) -> None:
+        """Updates the best values, and the number of evaluations without an improvement."""
         assert self._best is not None
-        if step == 0:  # Has no checkpoint.
+        if step == 0:  # Step 0 has no checkpoint.
             return
         sign = -1 if self._best.minimize else 1
         better = {
@@ -119,7 +120,7 @@ class BestSteps:
         self._without_improvement = 0 if better else self._without_improvement + 1
 
     def _publish(self) -> None:
-        """Writes `best.json` in process 0; all processes learn the best steps, and if it ends."""
+        """Writes `best.json` in process 0; tells all processes the best steps, and the end."""
         metrics = self._best.metrics if self._best else ()
         patience = self._best.patience if self._best else None
         if jax.process_index() == 0:
@@ -129,6 +130,7 @@ class BestSteps:
             return
         steps = [self._best_values.get(name, (0, 0.0))[0] for name in metrics]
         counts = [self._without_improvement, *steps]
+        # A step of 0 stands for a metric that has had no finite value so far.
         since, *steps = multihost_utils.broadcast_one_to_all(np.array(counts, np.int32)).tolist()
         self._steps = frozenset(step for step in steps if step)
         over = patience is not None and since >= patience

@@ -15,9 +15,9 @@ class _Setting(NamedTuple):
 
     Attributes:
       name: the parameter of `mallopt`.
-      number: its number there.
-      variable: the environment variable of the same meaning.
-      value: the value here.
+      number: the number of the parameter in malloc.h.
+      variable: the environment variable that sets it too.
+      value: the value that keeps freed memory.
     """
 
     name: str
@@ -27,9 +27,9 @@ class _Setting(NamedTuple):
 
 
 _KEEP = (
-    # Arenas of other threads cannot hold large blocks.
+    # One arena for all threads: the arenas of other threads cannot hold large blocks.
     _Setting("M_ARENA_MAX", -8, "MALLOC_ARENA_MAX", 1),
-    # Blocks of their own would be unmapped when they are freed.
+    # No block by mmap, which would be unmapped when it is freed.
     _Setting("M_MMAP_MAX", -4, "MALLOC_MMAP_MAX_", 0),
     _Setting("M_TRIM_THRESHOLD", -1, "MALLOC_TRIM_THRESHOLD_", 2**31 - 1),
 )
@@ -49,7 +49,7 @@ def keep_freed() -> bool:
     JAX's plugins is installed, unless JAX_PLATFORMS is "cpu"), and without glibc.
 
     Returns:
-      Whether memory is kept.
+      Whether memory is kept: False, with a warning, if malloc refuses a setting.
     """
     if not (sys.platform == "linux" and _is_for_cpus()):
         return False
@@ -71,6 +71,7 @@ def environment() -> dict[str, str]:
 
 
 def _is_for_cpus() -> bool:
+    """Returns whether JAX can use CPUs alone; does not start JAX's backends."""
     chosen = jax.config.values["jax_platforms"]
     if chosen:
         return bool(chosen == "cpu")

@@ -1,7 +1,8 @@
 """The log of a run: metrics, evaluations and alarms, and the conditions that end the run.
 
-A line of the log averages over the steps since the last one. Those sums are saved with each
-checkpoint, so that a resumed run writes the lines that the uninterrupted one would have written.
+A line of the log has means over the steps since the line before. The sums of these steps are saved
+with each checkpoint, so that a resumed run writes the lines that the uninterrupted run would have
+written.
 """
 
 import collections
@@ -41,8 +42,12 @@ class Journal:
 
     Args:
       run: the run.
-      evaluators: run every `config.evaluate_every` steps.
-      meter: measures throughput.
+      evaluators: evaluators, which run every `config.evaluate_every` steps.
+      meter: meter of the throughput.
+
+    Attributes:
+      best: the best steps so far; whether the run has stopped improving.
+      skipped: updates skipped in a row up to the last step that was added.
     """
 
     def __init__(self, run: Run, evaluators: Sequence[Evaluator], meter: Throughput):
@@ -74,7 +79,7 @@ class Journal:
         self.best.begin(past)
         self._sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
         self.skipped = skipped
-        # Only process 0 has the files, but all processes take part in an evaluation.
+        # Only process 0 knows the last lines, but all processes take part in an evaluation.
         last_steps = np.array([self._writer.last_step, self._writer.last_samples], np.int32)
         logged, sampled = multihost_utils.broadcast_one_to_all(last_steps).tolist()
         if not (self.is_due(step) and logged == step):
@@ -85,7 +90,7 @@ class Journal:
             self.show_samples(step, params)
 
     def _past(self) -> dict[int, dict[str, float]]:
-        """Returns the lines of the log by step, if they are needed here."""
+        """Returns {step: values} of the log in process 0; {} in others, and if nothing needs it."""
         local = self._writer and self._writer.local
         is_needed = self._run.stop_rules or self._run.best is not None
         return read_lines(local) if is_needed and local else {}
@@ -108,9 +113,9 @@ class Journal:
         """Adds the metrics of a finished step.
 
         Args:
-          step: its number, from 1.
-          metrics: (numerator, denominator) pairs, and those by task.
-          tasks: where its batch came from.
+          step: number of the step, from 1.
+          metrics: (numerator, denominator) pairs, with the losses by task among them.
+          tasks: tasks from which this process's part of the batch came.
 
         Raises:
           Diverged: too many updates in a row were skipped.
@@ -122,7 +127,7 @@ class Journal:
         if pairs["skipped"][0]:
             self.skipped += 1
             self._report_skipped(step, ratios(pairs), tasks)
-            # Otherwise one NaN would hide the metrics of the line's other steps.
+            # With the other metrics, one NaN would hide the means over the line's other steps.
             pairs = {name: pairs[name] for name in ("tokens_per_step", "skipped")}
         else:
             self.skipped = 0
@@ -135,6 +140,7 @@ class Journal:
             self._progress.show(step, {"loss": ratios(pairs)["loss"]})
 
     def _report_skipped(self, step: int, values: Mapping[str, float], tasks: Tasks) -> None:
+        """Logs a skipped update; raises Diverged if `max_skipped` in a row were skipped."""
         wrong = sorted(name for name, x in values.items() if not math.isfinite(x))
         counted = [f"{stream}: {_largest_counts(counts)}" for stream, counts in tasks.items()]
         what = (
@@ -154,16 +160,23 @@ class Journal:
         )
 
     def write(self, step: int, params: Params) -> None:
-        """Evaluates if it is time to, writes the line of a step, and begins the next window.
+        """Writes the line of a step, with an evaluation if one is due, and begins the next line.
 
-        The line goes to the stop rules, the best steps and the alarms too.
+        The stop rules, the best steps and the alarms get the values of the line too.
+
+        Args:
+          step: finished steps.
+          params: weights after `step`.
+
+        Raises:
+          ValueError: no evaluator returns a metric of `Best.metrics`.
         """
         assert self._writer is not None
         values = ratios(self.window())
         self._sums.clear()
         if step > 0:
             values["learning_rate"] = float(self._run.schedule(step - 1))
-            # Null in the first line of a run that logs every step: a rate takes two steps.
+            # A rate takes two steps, so that the first line is null in a run that logs every step.
             values["tokens_per_second"] = self._meter.tokens_per_second or math.nan
             if self._meter.mfu is not None:
                 values["mfu"] = self._meter.mfu
@@ -183,7 +196,7 @@ class Journal:
             self._sound_alarms(step, values)
 
     def show_samples(self, step: int, params: Params) -> None:
-        """Shows what the weights after `step` predict of the samples, if it is time to."""
+        """Shows what `params`, the weights after `step`, predict of the samples, if that is due."""
         every, read = self._settings.samples_every, self._run.read_samples
         if read is None or not every or (step % every and not self._is_last(step)):
             return
@@ -194,11 +207,14 @@ class Journal:
             self._progress.message(f"Step {step}, samples. {samples.text}")
 
     def broken_rule(self, step: int) -> ValueError | None:
-        """Returns the error that ends the run after `step`, None unless a stop rule is not met."""
+        """Returns the error that ends the run after `step`; None if all due stop rules are met.
+
+        To be called in all processes after the same line.
+        """
         return self._rules.error(self._is_last(step))
 
     def _sound_alarms(self, step: int, values: Mapping[str, float]) -> None:
-        """Reports an alarm when it starts and when it clears, not on every line in between."""
+        """Reports each alarm when it starts and when it clears, but not on the lines in between."""
         if step < self._settings.alarms_after or not self._active:
             return
         alarms = self._run.objective.diagnostics.alarms(values)
@@ -210,20 +226,23 @@ class Journal:
         self._alarms = set(texts)
 
     def waiting_for_input(self) -> AbstractContextManager[None]:
-        """Counts the time inside as waiting for the next batch."""
+        """Returns a context whose time counts as waiting for the next batch."""
         return self._waits.waiting(INPUT)
 
     def trace_folder(self) -> Path | None:
-        """Returns where TensorBoard looks for traces; None in processes other than 0."""
+        """Returns the folder where TensorBoard looks for traces; None in processes other than 0."""
         local = self._writer and self._writer.local
         return local / TENSORBOARD_DIRECTORY if local else None
 
     def window(self) -> dict[str, tuple[float, float]]:
-        """Sums of the metrics since the last line, for a checkpoint."""
+        """Returns the sums of the metrics since the last line, for a checkpoint.
+
+        They are (numerator, denominator) pairs by name.
+        """
         return {name: (float(pair[0]), float(pair[1])) for name, pair in self._sums.items()}
 
     def sync(self) -> None:
-        """Waits until the lines are on the disk."""
+        """Waits until the lines are on the disk, or in the bucket."""
         if self._writer is not None:
             self._writer.sync()
 

@@ -1,11 +1,12 @@
-"""How this process was started: by Slurm, by MPI, or by hand."""
+"""How this process was started: by Slurm, by MPI, by torchrun, or by hand."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _SLURM_STEP = ("SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS")
-# Number of tasks, index of this one; tasks on this node, index among them.
+# Of each launcher: variables of the number of tasks and of this task's index, then of the number of
+# tasks on this node and of this task's index on the node.
 _OPEN_MPI = (
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_RANK",
@@ -14,7 +15,8 @@ _OPEN_MPI = (
 )
 _HYDRA = ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID")
 _TORCHRUN = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
-# Slurm sets the first for each job step. Others may be inherited from the job.
+# Variables that say how many GPUs Slurm granted, the first that is set counts. Slurm sets the first
+# one for each job step; a step may inherit the others from its job.
 _GRANTS = (
     "SLURM_GPUS_ON_NODE",
     "SLURM_STEP_GPUS",
@@ -24,7 +26,7 @@ _GRANTS = (
     "SLURM_GPUS",
 )
 _NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-# {launcher: what starts one process}
+# {launcher: command that starts one process}
 _ONE = {
     "srun": "srun --nodes=1 --ntasks=1; for several runs, a job array",
     "mpirun": "mpirun -n 1",
@@ -38,11 +40,11 @@ class Launch:
     """What a launcher says of this process.
 
     Attributes:
-      launcher: the command.
-      tasks: processes that it started together.
-      rank: index of this one.
-      node_tasks: those on this node; None if the launcher does not say.
-      node_rank: index of this one among them; None if the launcher does not say.
+      launcher: command of the launcher: "srun", "mpirun", "mpiexec" or "torchrun".
+      tasks: number of processes that the launcher started together.
+      rank: index of this process among all.
+      node_tasks: number of these processes on this node; None if the launcher does not say.
+      node_rank: index of this process on its node; None if the launcher does not say.
     """
 
     launcher: str
@@ -53,9 +55,10 @@ class Launch:
 
 
 def launch(environ: Mapping[str, str]) -> Launch | None:
-    """Returns how this process was started; None if by hand, or as a batch script.
+    """Returns how a launcher started this process; None if by hand, or as a batch script.
 
-    mpirun comes before Slurm, whose tasks are then the daemons of mpirun.
+    The variables of mpirun are looked at before Slurm's: in a Slurm job, Slurm's tasks are the
+    daemons that mpirun starts.
     """
     return (
         _mpi_launch(environ, "mpirun", _OPEN_MPI)
@@ -66,6 +69,7 @@ def launch(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _mpi_launch(environ: Mapping[str, str], launcher: str, names: Sequence[str]) -> Launch | None:
+    """Returns a launch from four variables, in the order of `_OPEN_MPI`; None if they are unset."""
     tasks, rank, node_tasks, node_rank = (_number(environ, name) for name in names)
     if tasks is None or rank is None:
         return None
@@ -73,9 +77,10 @@ def _mpi_launch(environ: Mapping[str, str], launcher: str, names: Sequence[str])
 
 
 def _slurm_launch(environ: Mapping[str, str]) -> Launch | None:
+    """Returns the launch of a task of srun; None for other processes."""
     tasks = _number(environ, "SLURM_STEP_NUM_TASKS") or _number(environ, "SLURM_NTASKS")
     rank = _number(environ, "SLURM_PROCID")
-    # A batch script has the job's number of tasks in SLURM_NTASKS, and is none of them.
+    # A batch script has SLURM_NTASKS and SLURM_PROCID too, but is no task of srun.
     if tasks is None or rank is None or not any(name in environ for name in _SLURM_STEP):
         return None
     node_tasks = 1 if tasks == 1 else _slurm_node_tasks(environ, tasks)
@@ -83,6 +88,7 @@ def _slurm_launch(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _slurm_node_tasks(environ: Mapping[str, str], tasks: int) -> int | None:
+    """Returns how many of a step's tasks run on this node; None if nothing says."""
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
         # "2(x3),1": two tasks on each of three nodes, one on the fourth.
         groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get(name, ""))
@@ -97,24 +103,29 @@ def _slurm_node_tasks(environ: Mapping[str, str], tasks: int) -> int | None:
 
 
 def _nodes(environ: Mapping[str, str]) -> int | None:
+    """Returns the number of nodes of the Slurm job; None without one."""
     return next((number for name in _NODES if (number := _number(environ, name))), None)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
+    """Returns the number in an environment variable; None if it is unset or not a number."""
     value = environ.get(name, "")
     return int(value) if value.isdecimal() else None
 
 
 def granted_gpus(environ: Mapping[str, str]) -> tuple[int, str] | None:
-    """Returns how many GPUs Slurm granted on this node, and the variable that says so; or None."""
+    """Returns how many GPUs Slurm granted on this node, and "VARIABLE=VALUE" that says so.
+
+    None if Slurm granted none, or does not say.
+    """
     start = launch(environ)
     tasks = start.node_tasks if start else 1
     for name in _GRANTS:
         value = re.sub(r"\(.*?\)", "", environ.get(name, ""))  # 4(S:0-1): of sockets 0 and 1
         if name == "SLURM_STEP_GPUS" and tasks != 1:
-            continue  # Those of the step; but if tasks are bound to GPUs, those of the task.
+            continue  # It has the task's GPUs, not the step's, if tasks are bound to GPUs.
         if name == "SLURM_GPUS" and _nodes(environ) != 1:
-            continue  # Those of all nodes.
+            continue  # It counts the GPUs of all nodes.
         if name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):  # 0,1 or 0-7
             ranges = re.findall(r"(\d+)(?:-(\d+))?", value)
             count = sum(int(last or first) - int(first) + 1 for first, last in ranges)
@@ -128,7 +139,7 @@ def granted_gpus(environ: Mapping[str, str]) -> tuple[int, str] | None:
 
 
 def check_single(environ: Mapping[str, str], cpus_chosen: bool, trains: bool = False) -> None:
-    """Checks that a command of one process is one process, and not on one of several nodes.
+    """Checks that this process is the only one, and that it leaves no node of the job idle.
 
     Args:
       environ: environment variables.
@@ -160,9 +171,10 @@ def check_single(environ: Mapping[str, str], cpus_chosen: bool, trains: bool = F
 
 
 def alone(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment for a run that one of several tasks starts by itself.
+    """Returns environment variables for a run that one of several tasks starts by itself.
 
-    That run is none of the launcher's processes, and what the node was granted is not for it alone.
+    Variables of launchers and of granted GPUs are left out: the run is not one of the launcher's
+    processes, and has the node's GPUs not for itself. Otherwise a copy of `environ` is returned.
     """
     start = launch(environ)
     if start is None or start.tasks == 1:

@@ -1,14 +1,14 @@
-"""Chooses the GPUs of its node that a process uses, and finds those that a run leaves idle.
+"""Chooses the GPUs of its node that a process uses, and reports GPUs that a run leaves idle.
 
-JAX's default under Slurm and Open MPI is one GPU a process, that of its local rank. With one task a
-node, all other GPUs of the node would be idle; and a task that the scheduler has bound to its GPUs
-(`--gpus-per-task`) sees these alone, so that an index by local rank is out of range. Here the
-processes of a node tell each other what they see. GPUs that all of them see are divided in equal
-parts; a process that sees fewer than its node was granted, or others than its neighbours, uses what
-it sees.
+By default under Slurm and Open MPI, JAX gives each process one GPU, with the process's index on the
+node as its index. With one task a node, all other GPUs of the node would be idle. And a task that
+the scheduler has bound to some GPUs (`--gpus-per-task`) sees only these, so that such an index is
+out of range. Here the processes of a node tell each other which GPUs they see. GPUs that all of
+them see are divided in equal parts. A process that sees fewer GPUs than its node was granted, or
+other GPUs than its neighbours, uses all that it sees.
 
-All decisions are functions of what all processes have told, so that all of them end with the same
-error, and none waits for one that has ended.
+All decisions are functions of the views of all processes, so that all processes end with the same
+error, and no process waits for one that has ended.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from pathlib import Path
 from xlme_jax.training import launchers
 
 ALL = "all"  # As JAX's setting jax_cuda_visible_devices has it.
-# Restrict what CUDA or ROCm shows to a process; the first that is set counts.
+# Variables that restrict which GPUs CUDA or ROCm shows to a process; the first that is set counts.
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _CPUS = "set JAX_PLATFORMS=cpu to train on CPUs"
 
@@ -32,14 +32,14 @@ class View:
 
     Attributes:
       node: name of the node.
-      tasks: processes on the node; None if no launcher says.
-      rank: index of this one among them; None if no launcher says.
+      tasks: number of the run's processes on the node; None if no launcher says.
+      rank: index of this process on the node; None if no launcher says.
       visible: the GPUs that CUDA shows to this process; None if it shows all.
-      mig: MIG instances that are listed; CUDA shows a process one.
-      restriction: the variable that restricts what is visible, with its value.
-      granted: GPUs that Slurm granted on the node; None if it does not say.
-      source: the variable that says so, with its value.
-      present: NVIDIA GPUs of the machine or container.
+      mig: number of MIG instances in the restriction; CUDA shows only the first to a process.
+      restriction: the variable that restricts what is visible, with its value; "" for none.
+      granted: number of GPUs that Slurm granted on the node; None if Slurm does not say.
+      source: the variable with that number, with its value; "" for none.
+      present: number of NVIDIA GPUs of the machine or container.
     """
 
     node: str
@@ -86,7 +86,10 @@ def view(environ: Mapping[str, str]) -> View:
 
 
 def _visible(value: str) -> tuple[str, ...]:
-    """Returns the GPUs of a list. CUDA ignores what follows an entry that is none, such as -1."""
+    """Returns the GPUs in the value of a variable, up to the first entry that is no GPU.
+
+    CUDA ignores such an entry, for example -1, and all that follow.
+    """
     gpus = []
     for entry in (part.strip() for part in value.split(",")):
         if not re.fullmatch(r"\d+|(GPU|MIG)-.+", entry):
@@ -98,10 +101,10 @@ def _visible(value: str) -> tuple[str, ...]:
 def assign(views: Sequence[View]) -> list[str]:
     """Returns the GPUs that each process uses, for `jax_cuda_visible_devices`: indices, or "all".
 
-    Indices are those of what the process sees: CUDA_VISIBLE_DEVICES=4,5 has 0 and 1.
+    Indices count the GPUs that the process sees: 0 and 1 with CUDA_VISIBLE_DEVICES=4,5.
 
     Args:
-      views: of the run's processes.
+      views: the views of the run's processes.
 
     Raises:
       ValueError: the GPUs of a node cannot be divided among its processes.
@@ -110,6 +113,7 @@ def assign(views: Sequence[View]) -> list[str]:
 
 
 def _gpus_of(views: Sequence[View], index: int) -> str:
+    """Returns the GPUs that process `index` uses; ValueError if its node cannot be divided."""
     view, neighbours = views[index], _on_node(views, views[index].node)
     tasks = view.tasks or len(neighbours)
     if tasks == 1:
@@ -122,15 +126,17 @@ def _gpus_of(views: Sequence[View], index: int) -> str:
         count = len(view.visible)
         differ = len({views[neighbour].visible for neighbour in neighbours}) > 1
         if differ or count < (tasks if view.granted is None else view.granted):
-            return ALL  # It is bound to these.
-    if count == 0:  # Unknown, as of AMD's: JAX's default, one a task; all if started by hand.
+            return ALL  # The launcher has bound the process to the GPUs that it sees.
+    if count == 0:
+        # The number is not known, as for AMD's GPUs. Take JAX's default, one GPU for each task; a
+        # process that was started by hand takes all.
         return ALL if view.rank is None else str(view.rank)
     if count % tasks == 0:
         rank = neighbours.index(index) if view.rank is None else view.rank
         gpus = range(rank * count // tasks, (rank + 1) * count // tasks)
         return ",".join(map(str, gpus))
     if not (view.source or view.restriction):
-        return ALL  # Nobody said that these processes are to have the machine's GPUs.
+        return ALL  # Nothing says that these processes are to use all GPUs of the machine.
     raise ValueError(
         f"{view.node}: {count} GPUs ({view.source or view.restriction}) cannot be divided among "
         f"{tasks} processes. Start one process a node (srun --ntasks-per-node=1, mpirun --map-by "
@@ -139,19 +145,19 @@ def _gpus_of(views: Sequence[View], index: int) -> str:
 
 
 def _on_node(views: Sequence[View], node: str) -> list[int]:
-    """Returns the processes on a node."""
+    """Returns the indices of the processes on a node."""
     return [index for index, view in enumerate(views) if view.node == node]
 
 
 def unused(
     views: Sequence[View], used: Sequence[int], hardware: bool = False
 ) -> tuple[str, str] | None:
-    """Returns which GPUs of a node are idle or used twice, and what to do; None if none are.
+    """Returns which GPUs of a node are idle or used twice, and a remedy; None if all is well.
 
     Args:
-      views: of the run's processes.
-      used: number of GPUs that JAX uses in each.
-      hardware: whether GPUs count that are there, but that nothing says are to be used.
+      views: the views of the run's processes.
+      used: number of GPUs that JAX uses in each process.
+      hardware: whether all GPUs of a machine are to be used if no variable says how many.
     """
     for node in dict.fromkeys(view.node for view in views):
         indices = _on_node(views, node)
@@ -165,6 +171,7 @@ def unused(
             fact = f"{node}: {processes} {count} of {expected} GPUs ({source})"
             return fact, _remedy(view, count, len(indices))
         lists = [views[index].visible or () for index in indices]
+        # Whether the launcher lists GPUs for the processes, and none of them for two processes.
         apart = sum(map(len, lists)) == len(set().union(*lists)) > 0
         if view.granted is not None and count > view.granted and len(indices) > 1 and not apart:
             fact = f"{node}: {processes} {count} GPUs, of which there are {expected} ({source})"
@@ -182,6 +189,13 @@ def _expected(views: Sequence[View]) -> int:
 
 
 def _remedy(view: View, count: int, processes: int) -> str:
+    """Returns what to do so that no GPU of a node is idle.
+
+    Args:
+      view: the view of a process on the node.
+      count: number of GPUs that are used there.
+      processes: number of the run's processes there.
+    """
     if view.mig > 1:
         return _one_mig_instance()
     if view.visible == ():
@@ -201,6 +215,7 @@ def _remedy(view: View, count: int, processes: int) -> str:
 
 
 def _bind(view: View, processes: int) -> str:
+    """Returns what to do so that the processes of a node divide its GPUs."""
     share = max(1, (view.granted or 0) // processes)
     return (
         "Start one process a node (srun --ntasks-per-node=1), which uses all of them, or bind each "
@@ -209,6 +224,7 @@ def _bind(view: View, processes: int) -> str:
 
 
 def _one_mig_instance() -> str:
+    """Returns what to do if a process sees several MIG instances."""
     return (
         "A process can use one MIG instance. Ask for whole GPUs; or for one instance "
         "(--gpus-per-node=1), or one for each process (srun --gpus-per-task=1)."

@@ -1,4 +1,7 @@
-"""The train loop. It uses objectives only through `objectives.base.Objective`."""
+"""The train loop: it feeds batches to the compiled step, logs, evaluates and saves checkpoints.
+
+`training.step` has the step itself. Objectives are used only through `objectives.base.Objective`.
+"""
 
 import contextlib
 import dataclasses
@@ -28,21 +31,21 @@ _log = logging.getLogger(__name__)
 
 
 def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
-    """Trains to `run.config.train_steps`, or until it stops improving; resumes a run.
+    """Trains to `run.config.train_steps`, or until the run stops improving (`Run.best`).
 
-    Precedence: a checkpoint in `model_dir` (resume), else `config.init_from` (warm start), else
-    fresh weights.
+    Training begins at the newest checkpoint in `model_dir`, else with the weights of
+    `config.init_from`, else with fresh weights.
 
     Args:
       run: what to train, how and where.
-      stop: asked after each step whether to end early.
+      stop: the object that is asked after each step whether to end early.
 
     Returns:
       The final state.
 
     Raises:
       Stopped: `stop` requested the end; the state is saved.
-      Diverged: too many updates in a row were skipped.
+      Diverged: too many updates in a row were skipped, and rolling back is off or did not help.
       RuleNotMet: a stop rule ended the run; the state is saved.
       CheckpointError: a checkpoint could not be written, or all existing ones are damaged.
     """
@@ -87,7 +90,22 @@ def _steps(
     checkpoints: Checkpoints,
     stop: NeverStop,
 ) -> TrainState:
-    """Runs the loop from `state` and its checkpoint's `record` to the last step."""
+    """Runs steps until the last one, or until the run stops improving; returns the final state.
+
+    Args:
+      run: what to train, how and where.
+      state: the state to begin with; its buffers are given to the first step.
+      record: the record of that state's checkpoint.
+      train_step: the compiled step.
+      journal: the log.
+      checkpoints: the checkpoints of the run.
+      stop: the object that is asked after each step whether to end early.
+
+    Raises:
+      Stopped: `stop` requested the end; the state is saved.
+      Diverged: too many updates in a row were skipped.
+      RuleNotMet: a stop rule ended the run; the state is saved.
+    """
     config, batches = run.config, run.batches
     sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
     step = int(state.step)
@@ -96,7 +114,7 @@ def _steps(
         raise broken
 
     def save_now() -> None:
-        journal.sync()  # The lines before a checkpoint must be on disk before it is.
+        journal.sync()  # A resumed run expects the lines of the steps before its checkpoint.
         reached = dataclasses.replace(
             record, data=batches.get_state(), window=journal.window(), skipped=journal.skipped
         )
@@ -119,27 +137,28 @@ def _steps(
             profile.end(step, metrics)
             if pending is not None:  # One step late, so that the device never waits for the host.
                 journal.add(*pending)
-            lost: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
-            pending = step, {**metrics, **lost}, batches.tasks()
-            save = (
+            left_out: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
+            pending = step, {**metrics, **left_out}, batches.tasks()
+            saves = (
                 stop.requested(step)
                 or step == config.train_steps
                 or step % config.checkpoint_every == 0
                 or journal.evaluates(step)
             )
             phase_ends = run.phases and run.phases.phase_ends(step, config.train_steps)
-            if save or phase_ends or journal.is_due(step):
+            # These read the sums of the metrics, so the newest step must be among them.
+            if saves or phase_ends or journal.is_due(step):
                 journal.add(*pending)
                 pending = None
             if run.phases and phase_ends:
                 task_losses.end_phase(run.phases, step, config.train_steps, run.model_dir)
-            if save:
+            if saves:
                 save_now()
             if journal.is_due(step):
                 checkpoints.check_writes()
                 journal.write(step, state.params)
                 if (broken := journal.broken_rule(step)) is not None:
-                    if not save:
+                    if not saves:
                         save_now()
                     checkpoints.wait()
                     raise broken

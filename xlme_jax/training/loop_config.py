@@ -84,7 +84,7 @@ class LoopConfig:
             )
 
     def xla_options(self) -> dict[str, str | bool]:
-        """Returns `compiler_options` as JAX takes them."""
+        """Returns {option of XLA: value} of `compiler_options`, with true and false as bool."""
         parts = (option.partition("=") for option in self.compiler_options)
         truths = {"true": True, "false": False}
         return {name: truths.get(value, value) for name, _, value in parts}

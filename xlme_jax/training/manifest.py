@@ -1,4 +1,4 @@
-"""The manifest of a run: what made it, beside its configuration.
+"""The manifest of a run: command, code, packages and devices that it was trained with.
 
 `MODEL_DIR/manifest.json` has the run's id and one entry for each start of the run, the first one
 included. A checkpoint has the entry of the start that saved it.
@@ -29,7 +29,15 @@ _MORE_PACKAGES = ("jaxlib", "libtpu", "jax-cuda13-plugin", "gcsfs")
 
 
 def describe_start(command: str, **facts: Any) -> dict[str, Any]:
-    """Returns the entry of a start: time, command, code, packages, devices and `facts`."""
+    """Returns the manifest's entry of a start of a run, which happens now.
+
+    Args:
+      command: the command line.
+      **facts: what else the entry has, such as the seed.
+
+    Returns:
+      Time, command, code, versions, devices, number of processes, and `facts`.
+    """
     devices = jax.devices()
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -44,7 +52,15 @@ def describe_start(command: str, **facts: Any) -> dict[str, Any]:
 
 
 def with_start(model_dir: Path, start: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the manifest of a run that starts, perhaps again: its id, name and all starts."""
+    """Returns the manifest of a run with one more start; writes nothing.
+
+    Args:
+      model_dir: folder of the run; its manifest gives the id and the earlier starts.
+      start: the entry of this start (`describe_start`).
+
+    Returns:
+      The id, which is new for a new run, the name and all starts.
+    """
     folder = as_path(model_dir)
     old = read(folder)
     return {
@@ -55,7 +71,7 @@ def with_start(model_dir: Path, start: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(model_dir: Path) -> dict[str, Any]:
-    """Returns the manifest in a run's folder; empty if there is none, or none that is readable."""
+    """Returns the manifest in a run's folder; {} if there is none, or it is unreadable (logged)."""
     path = as_path(model_dir) / MANIFEST_FILE
     if not path.is_file():
         return {}
@@ -72,16 +88,21 @@ def read(model_dir: Path) -> dict[str, Any]:
 
 
 def flat(start: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the facts of a start as text, {name: value}; packages as "packages/NAME"."""
+    """Returns {name: value as text} of a start's facts; inner ones are named "packages/NAME"."""
     facts: dict[str, str] = {}
     for name, value in start.items():
-        inner = value.items() if isinstance(value, Mapping) else ()
-        facts |= {f"{name}/{key}": str(x) for key, x in inner} or {name: str(value)}
+        if isinstance(value, Mapping) and value:
+            facts |= {f"{name}/{key}": str(inner) for key, inner in value.items()}
+        else:
+            facts[name] = str(value)
     return facts
 
 
 def bindings(config: str) -> dict[str, str]:
-    """Returns {name: value as text} of an operative configuration, as in `config.gin`."""
+    """Returns {name: value as text} of an operative configuration, as in `config.gin`.
+
+    Comments are left out, and values of several lines are put on one.
+    """
     text = "".join(line for line in config.splitlines(True) if not line.startswith("#"))
     statements = re.split(r"^(?=[\w./]+ = )", text, flags=re.MULTILINE)
     pairs = (statement.split(" = ", 1) for statement in statements if " = " in statement)
@@ -89,7 +110,10 @@ def bindings(config: str) -> dict[str, str]:
 
 
 def _code(package: Path) -> dict[str, Any]:
-    """Returns commit and state of the package's checkout; neither if it is not in one."""
+    """Returns the commit of the package's checkout, and whether files were changed since.
+
+    {} if the package is not under git's control, or git cannot tell.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(package), *arguments]
@@ -98,7 +122,8 @@ def _code(package: Path) -> dict[str, Any]:
         ).stdout
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # A virtual environment may be in one.
+        # Raises if git does not track the package, as in a virtual environment within a checkout.
+        git("ls-files", "--error-unmatch", "__init__.py")
         changed = bool(git("status", "--porcelain", "--untracked-files=no").strip())
         return {"commit": git("rev-parse", "HEAD").strip(), "uncommitted_changes": changed}
     except (OSError, subprocess.SubprocessError):
@@ -107,7 +132,7 @@ def _code(package: Path) -> dict[str, Any]:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Returns {package: version} of this package and of those that it needs."""
+    """Returns {package: version} of this package and of the installed ones that it needs."""
     names = [_PACKAGE, *_MORE_PACKAGES]
     try:
         lines = importlib.metadata.requires(_PACKAGE) or []

@@ -17,9 +17,9 @@ AXES = ("data", "fsdp", "tensor")
 # Logical axis of a parameter or activation -> mesh axes. Names that are not listed are replicated.
 LOGICAL_AXIS_RULES = (
     ("batch", ("data", "fsdp")),
-    # Most of Base's parameters, so split over every axis that splits parameters.
+    # The table has most parameters of XLM-E Base, so it is split over all axes that can split it.
     ("vocab", ("fsdp", "tensor")),
-    # Negatives of the contrastive loss. Not over data: every replica compares with all of them.
+    # The negatives of the contrastive loss are not split over data, as each replica needs them all.
     ("queue", ("fsdp", "tensor")),
     ("embed", "fsdp"),
     ("mlp", "tensor"),
@@ -55,7 +55,11 @@ class MeshConfig:
     tensor: int = 1
 
     def shape(self, device_count: int) -> tuple[int, int, int]:
-        """Axis sizes on `device_count` devices; ValueError if they do not multiply to it."""
+        """Returns the sizes of the axes on `device_count` devices.
+
+        Raises:
+          ValueError: a size is invalid, or the product of the sizes is not `device_count`.
+        """
         sizes = [self.data, self.fsdp, self.tensor]
         if any(size == 0 or size < -1 for size in sizes) or sizes.count(-1) > 1:
             raise ValueError(
@@ -77,10 +81,17 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Returns the mesh over all devices of all processes.
 
-    If there are several TPU slices, only the data axis spans them. To JAX every node of GPUs is a
-    slice; there any axis may span nodes, the last axes being the ones that stay inside.
+    Of several TPU slices, only the data axis crosses from one to the next. To JAX a node of GPUs is
+    a slice too; there any axis may cross nodes, and the last axes stay inside a node if possible.
 
     Axes are `Auto`: under JAX's default explicit axes linen's logical constraints fail.
+
+    Args:
+      config: the sizes of the axes.
+      devices: the devices; None takes all.
+
+    Raises:
+      ValueError: the sizes do not fit the devices, or the data axis does not fit the slices.
     """
     devices = list(jax.devices() if devices is None else devices)
     shape = config.shape(len(devices))
@@ -104,12 +115,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows are split over data x fsdp."""
+    """Returns the sharding of a batch, whose rows are split over data x fsdp."""
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """Returns the number of parts of a batch; rows must be divisible by it."""
+    """Returns the number of parts of a batch, data x fsdp, by which its rows must be divisible."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
@@ -140,7 +151,7 @@ def shardings(boxed: Any, mesh: Mesh) -> Any:
 
 
 def unbox(tree: Any) -> Any:
-    """Removes linen's boxes around arrays or shapes; applies no sharding constraints."""
+    """Returns a tree without linen's boxes around leaves; applies no sharding constraints."""
 
     def is_box(leaf: Any) -> bool:
         return isinstance(leaf, nn.LogicallyPartitioned)
@@ -153,28 +164,29 @@ def unbox(tree: Any) -> Any:
 
 
 def _axis_size(mesh: Mesh, axis: str | tuple[str, ...]) -> int:
+    """Returns the number of parts into which one or several mesh axes split a dimension."""
     names = (axis,) if isinstance(axis, str) else axis
     return math.prod(mesh.shape[name] for name in names)
 
 
 def batch_share(mesh: Mesh) -> tuple[int, int]:
-    """Returns which share of a batch this process feeds, and how many shares there are.
+    """Returns the index of the share of a batch that this process feeds, and how many there are.
 
-    Processes whose devices hold the same rows, as when the tensor axis spans them, feed the same
-    share.
+    Processes whose devices hold the same rows feed the same share, for example where the tensor
+    axis spans several processes.
 
     Raises:
       ValueError: the rows of processes overlap partially, so that they cannot be split.
     """
+    # {process: parts of the batch that its devices hold}; a batch of `shards` rows has one in each.
     rows: dict[int, set[int]] = collections.defaultdict(set)
     shards = batch_shards(mesh)
     placed: dict[Any, Any] = dict(batch_sharding(mesh).devices_indices_map((shards,)))
     for device, (part, *_) in placed.items():
         rows[device.process_index].update(range(*part.indices(shards)))
     shares = sorted({tuple(sorted(part)) for part in rows.values()})
-    if [row for share in shares for row in share] != list(range(shards)) or len(
-        {len(share) for share in shares}
-    ) > 1:
+    has_equal_sizes = len({len(share) for share in shares}) == 1
+    if [row for share in shares for row in share] != list(range(shards)) or not has_equal_sizes:
         raise ValueError(
             f"Mesh {dict(mesh.shape)} gives the {jax.process_count()} processes overlapping rows "
             f"{shares}. Set Mesh.tensor to a divisor or a multiple of the devices per process."
@@ -183,7 +195,13 @@ def batch_share(mesh: Mesh) -> tuple[int, int]:
 
 
 def put_batch(batch: Any, sharding: NamedSharding, shares: int = 1) -> Any:
-    """Builds global arrays from this process's rows, one of `shares` equal parts."""
+    """Returns a batch as global arrays, made of the rows of all processes.
+
+    Args:
+      batch: tree of arrays with this process's share of the rows.
+      sharding: the sharding of the batch (`batch_sharding`).
+      shares: number of equal shares (`batch_share`).
+    """
 
     def put(rows: np.ndarray) -> jax.Array:
         shape = (rows.shape[0] * shares, *rows.shape[1:])
@@ -193,7 +211,13 @@ def put_batch(batch: Any, sharding: NamedSharding, shares: int = 1) -> Any:
 
 
 def check_divisible(rows: Mapping[str, int], mesh: Mesh, micro_batches: int) -> None:
-    """Raises ValueError if a stream's rows cannot be split evenly, before anything is compiled."""
+    """Raises ValueError if the rows of a stream cannot be split evenly.
+
+    Args:
+      rows: {stream: rows of a batch}.
+      mesh: the mesh, whose axes data and fsdp split batches.
+      micro_batches: parts in which each of these shares is processed.
+    """
     parts = batch_shards(mesh) * micro_batches
     for name, count in rows.items():
         if count % parts:

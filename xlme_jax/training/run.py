@@ -1,4 +1,4 @@
-"""The inputs of the train loop."""
+"""The inputs of the train loop, which is `training.loop`; one step is `training.step`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from xlme_jax.training.stop_rule import StopRule
 if TYPE_CHECKING:
     from xlme_jax.checkpoints.growth import Growth
 
-# Returns the figures of parameters after a step, by name.
+# (parameters, finished steps) -> {name: figure}.
 Evaluator = Callable[[Params, int], Mapping[str, float]]
-# {stream: {task: rows or pairs}} of this process's part of a batch.
+# {stream: {task: number of rows or pairs}} in this process's part of a batch.
 Tasks = Mapping[str, Mapping[str, int]]
 
 
@@ -41,10 +41,10 @@ class Batches(Protocol):
         """Moves to a position returned by `get_state`."""
 
     def tasks(self) -> Tasks:
-        """Returns where this process's rows of the last batch came from."""
+        """Returns the tasks from which this process's rows of the last batch came."""
 
     def left_out(self) -> Mapping[str, tuple[float, float]]:
-        """Returns {stream: (items of the last global batch that fit no row, all items drawn)}."""
+        """Returns {stream: (items that fit no row, all items drawn)} of the last global batch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,16 @@ class Run:
       encoder_parameters: parameters of the exported encoder, for the checkpoints' records.
       vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
       growth: how weights of the vocabulary that the data's one extends are grown in a warm start.
-      weights: weight schedules of streams, for `make_train_step`.
-      stop_rules: rules that the log must meet for the run to continue.
+      weights: {stream: schedule of the weight of its losses}, for `make_train_step`.
+      stop_rules: conditions on logged metrics that end the run if they are not met.
       best: which checkpoints are kept as the best, and when the run has stopped improving.
       trackers: where metrics go besides `metrics.jsonl` (`training.metrics.MetricsWriter`).
       manifest: the entry of this start, for checkpoints (`training.manifest`).
-      choices: the implementations that were chosen, for the checkpoints' records.
+      choices: {path of an encoder in the objective's configuration: implementation of attention},
+        for the checkpoints' records.
       phases: `batches`, if sampling weights follow the losses of tasks; else None.
-      read_samples: reads what is shown every `config.samples_every` steps; None for nothing.
+      read_samples: function from weights to the samples that are shown every
+        `config.samples_every` steps; None to show none.
     """
 
     objective: Objective
@@ -103,14 +105,19 @@ class Run:
 
 
 class NeverStop:
-    """For runs that do not handle signals: in notebooks, in threads, in tests."""
+    """Never ends a run early: for runs that handle no signals, in notebooks, threads and tests."""
 
     def requested(self, step: int) -> bool:
-        """Whether the run is to end after `step`."""
+        """Returns whether the run is to end after `step`."""
         return False
 
     def saved(self, step: int, wait: Callable[[], None]) -> None:
-        """Called when the state after `step` is saved or being saved."""
+        """Is called when the state after `step` is saved or being saved.
+
+        Args:
+          step: finished steps.
+          wait: function that waits until the state is saved.
+        """
 
 
 NEVER = NeverStop()

@@ -18,7 +18,8 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.step import Points, make_train_step
 
-# Of the latest runs of this process; compared by identity, as objectives need not be hashable.
+# The `init_state` functions of the latest runs of this process. They are looked up by the identity
+# of objective and optimizer, because objectives need not be hashable.
 _INITS: collections.deque[functools.partial[TrainState]] = collections.deque(maxlen=2)
 
 
@@ -32,14 +33,14 @@ def init_state(
 
 
 def _init_rng(seed: int) -> jax.Array:
-    """Returns the key of the initial weights; those of the steps are folded in from 1."""
+    """Returns the key of the initial weights; the keys of the steps are folded in from 1."""
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 
 def _init(
     objective: Objective, optimizer: optax.GradientTransformation, seed: int
 ) -> Callable[[], TrainState]:
-    """Returns `init_state` of a run: always the same function, so that JAX traces it once."""
+    """Returns `init_state` with its arguments: one object for a run, so that JAX traces it once."""
     for init in _INITS:
         if init.args[0] is objective and init.args[1] is optimizer and init.args[2] == seed:
             return init
@@ -54,7 +55,7 @@ def boxed_state(
     mesh: jax.sharding.Mesh,
     seed: int = 0,
 ) -> TrainState:
-    """Returns shapes and types of a run's state, boxed with logical axis names."""
+    """Returns a run's state with shapes and types for arrays, boxed with logical axis names."""
     with sharding_rules(mesh):
         state: TrainState = jax.eval_shape(_init(objective, optimizer, seed))
     return state
@@ -66,13 +67,13 @@ def abstract_state(
     mesh: jax.sharding.Mesh,
     seed: int = 0,
 ) -> TrainState:
-    """Returns shapes, types and shardings of a run's state without computing it."""
+    """Returns a run's state with shapes, types and shardings for arrays; computes no array."""
     state: TrainState = _sharded(boxed_state(objective, optimizer, mesh, seed), mesh)
     return state
 
 
 def _sharded(boxed: Any, mesh: jax.sharding.Mesh) -> Any:
-    """Returns shapes, types and shardings of a boxed tree, unboxed."""
+    """Returns a boxed tree without boxes, with shapes, types and shardings for arrays."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         meshes.unbox(boxed),
@@ -81,11 +82,11 @@ def _sharded(boxed: Any, mesh: jax.sharding.Mesh) -> Any:
 
 
 class WarmParams:
-    """The weights of a warm start: read from a checkpoint, or fresh where it has none.
+    """Merges the weights of a checkpoint with fresh ones, for a warm start.
 
     Args:
       objective: the objective of the run.
-      abstract: shapes of its state.
+      abstract: shapes, types and shardings of the run's state.
       mesh: the run's mesh.
       seed: seed of the run.
     """
@@ -99,7 +100,7 @@ class WarmParams:
 
     @functools.cached_property
     def checkpoint_shapes(self) -> Params:
-        """The shapes of what is read from the checkpoint."""
+        """Shapes, types and shardings of the weights that are read from the checkpoint."""
         if self._init is None:
             return self._abstract.params
         with sharding_rules(self._mesh):
@@ -110,8 +111,8 @@ class WarmParams:
         """Returns the weights of the run.
 
         Args:
-          fresh: its random weights.
-          read: what the checkpoint has of `wanted`.
+          fresh: the random weights of the run.
+          read: those weights of `checkpoint_shapes` that the checkpoint has.
         """
         if self._init is None:
             return _merged(fresh, read)
@@ -124,7 +125,7 @@ class WarmParams:
 
 
 def _merged(params: Params, replacements: Params) -> Params:
-    """Returns nested dictionaries `params` with leaves replaced by those of `replacements`."""
+    """Returns a copy of the nested dictionaries `params` with the leaves of `replacements`."""
     return {
         name: _merged(value, replacements.get(name, {}))
         if isinstance(value, dict)
@@ -135,9 +136,10 @@ def _merged(params: Params, replacements: Params) -> Params:
 
 @contextlib.contextmanager
 def sharding_rules(mesh: jax.sharding.Mesh) -> Iterator[None]:
-    """Returns a context in which linen's logical constraints take effect.
+    """Returns a context in which linen's logical constraints take effect on a mesh.
 
-    `jax.set_mesh`, because under a plain `with mesh:` linen drops the constraints silently.
+    The context sets the mesh with `jax.set_mesh`, because under a plain `with mesh:` linen drops
+    the constraints silently.
     """
     with jax.set_mesh(mesh), nn.logical_axis_rules(meshes.LOGICAL_AXIS_RULES):
         yield
@@ -146,7 +148,10 @@ def sharding_rules(mesh: jax.sharding.Mesh) -> Iterator[None]:
 def fresh_state(
     objective: Objective, optimizer: optax.GradientTransformation, abstract: TrainState, seed: int
 ) -> TrainState:
-    """Creates the state at step 0, sharded, so that no device holds a whole weight."""
+    """Returns the state at step 0, each array created with its sharding of `abstract`.
+
+    So no device ever holds a whole array that is to be split.
+    """
     init = _init(objective, optimizer, seed)
     boxed = jax.eval_shape(init)
     shardings = [leaf.sharding for leaf in jax.tree.leaves(abstract)]
@@ -176,7 +181,19 @@ def compile_step(
     weights: Mapping[str, Points] = types.MappingProxyType({}),
     task_counts: Mapping[str, int] = types.MappingProxyType({}),
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
-    """Returns the jitted train step; it donates the buffers of the old state."""
+    """Returns `training.step.make_train_step`, jitted for the devices of the run.
+
+    The function donates the buffers of the old state, which cannot be used after a call. It is
+    compiled at the first call.
+
+    Args:
+      objective: what to train.
+      optimizer: turns gradients into updates.
+      abstract: shapes, types and shardings of the state.
+      config: the seed, the number of micro-batches and the compiler options.
+      weights: {stream: schedule of the weight of its losses}.
+      task_counts: {stream: number of tasks}, for streams whose losses are also summed by task.
+    """
     step = make_train_step(
         objective,
         optimizer,

@@ -1,4 +1,8 @@
-"""The pure function that advances a run by one step."""
+"""The pure function that advances a run by one step: loss, gradient and update.
+
+`make_train_step` has the step; the gradient is that of `weighted_loss`, which calls the objective.
+`over_replicas` and `accumulate` sum it over the replicas and the micro-batches.
+"""
 
 import dataclasses
 import types
@@ -62,25 +66,28 @@ def make_train_step(
     weights: Mapping[str, Points] = types.MappingProxyType({}),
     task_counts: Mapping[str, int] = types.MappingProxyType({}),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """Returns the function to be jitted: (state, batch) -> (state, metrics).
+    """Returns the train step, a function to be jitted: (state, batch) -> (state, metrics).
 
-    The gradient depends neither on `micro_batches` nor on the mesh: the loss's denominators are
-    those of the whole batch, and a row's randomness comes from its index in it.
+    The gradient depends neither on `micro_batches` nor on the mesh, but for rounding: the losses
+    are divided by sums over the whole batch, and the randomness of a row derives from its index in
+    the whole batch.
 
-    An update whose loss or gradient is not finite is skipped: weights, carried state and optimizer
-    stay as they are, the step counts, and the metric "skipped" is 1.
+    An update whose loss or gradient is not finite is skipped: weights, carried state and the
+    optimizer's state stay as they are, the step counts, and the metric "skipped" is 1.
 
     Args:
       objective: what to train.
       optimizer: turns gradients into updates.
-      seed: seed of the run; step k uses fold_in(seed, k + 1), and initialisation fold_in(seed, 0).
+      seed: seed of the run. The step from k to k + 1 finished steps uses fold_in(seed, k + 1), and
+        initialisation fold_in(seed, 0).
       micro_batches: parts in which a batch is processed, to save activation memory.
-      weights: weights of streams on a schedule; streams without one have weight 1.
-      task_counts: numbers of tasks of the streams whose losses are also summed by task.
+      weights: {stream: schedule of the weight of its losses}; other streams have weight 1.
+      task_counts: {stream: number of tasks}, for streams whose losses are also summed by task.
 
     Returns:
-      The step function. Metrics are (numerator, denominator) pairs of the global batch; "loss" is
-      the weighted sum, the others are unweighted. Those by task (`task_losses.split`) are arrays.
+      The step function. Metrics are (numerator, denominator) pairs of the global batch: "loss" is
+      the weighted sum of the losses, all other losses are unweighted. The losses by task
+      (`task_losses.split`) are pairs of arrays, all other metrics pairs of scalars.
     """
     loss_and_gradient = jax.value_and_grad(weighted_loss(objective), has_aux=True)
     update = optax.with_extra_args_support(optimizer).update
@@ -110,7 +117,7 @@ def make_train_step(
 
 
 def weight_at(points: Points, step: jax.Array) -> jax.Array:
-    """Returns the weight at a step, float32[]."""
+    """Returns the weight of a schedule after `step` finished steps, float32[]."""
     steps, weights = (jnp.array(values, jnp.float32) for values in zip(*points))
     return jnp.interp(step.astype(jnp.float32), steps, weights)
 
@@ -118,9 +125,10 @@ def weight_at(points: Points, step: jax.Array) -> jax.Array:
 def weighted_loss(
     objective: Objective,
 ) -> Callable[[Params, Batch, StepValues], tuple[jax.Array, LossOutputs]]:
-    """Returns (params, batch, values) -> (the weighted sum of the losses, all outputs).
+    """Returns the function (params, batch, values) -> (weighted sum of the losses, all outputs).
 
-    The function raises ValueError, when it is traced, if a loss is of none of the streams.
+    The function calls `Objective.loss`. When it is traced, it raises ValueError for a loss whose
+    name begins with none of the objective's streams.
     """
 
     def loss(params: Params, batch: Batch, values: StepValues) -> tuple[jax.Array, LossOutputs]:
@@ -139,13 +147,14 @@ def weighted_loss(
 def make_fill_step(
     objective: Objective, *, seed: int, micro_batches: int = 1
 ) -> Callable[[TrainState, Batch, jax.Array], TrainState]:
-    """Returns the function to be jitted: (state, batch, its number) -> state with new `carried`.
+    """Returns a function to be jitted: (state, batch, number of the batch) -> new state.
 
-    For carried state that must be filled before training (`Carry.ready`).
+    Only `carried` changes. The function fills carried state that must be full before the first step
+    (`Carry.ready`); batches are numbered from 0.
     """
 
     def without_gradient(params: Params, batch: Batch, values: StepValues) -> Any:
-        # Without the loss too: XLA computes only what the per-row outputs depend on.
+        # The loss and the metrics are dropped too, so that XLA does not compute them.
         _, outputs = weighted_loss(objective)(params, batch, values)
         return (jnp.zeros(()), LossOutputs({}, {}, outputs.per_row)), jnp.zeros(())
 
@@ -164,15 +173,15 @@ def make_fill_step(
 def read_rows(
     objective: Objective, seed: int, batch: Batch, step: jax.Array, params: Params | None = None
 ) -> Mapping[str, Reading]:
-    """Returns what a system reads of the first rows of the batch of a step, from 1.
+    """Returns {stream: what a system reads of some rows in a step}.
 
-    Of systems that do not show it (`objectives.abilities.Reads`), returns {}.
+    The result is {} for systems that do not show what they read (`objectives.abilities.Reads`).
 
     Args:
       objective: the system.
       seed: seed of the run.
-      batch: the rows.
-      step: the step, whose masks and samples are drawn.
+      batch: the first rows of the step's batch.
+      step: number of the step, from 1; it determines the masks and samples that are drawn.
       params: weights that predict; None for no predictions.
     """
     if not isinstance(objective, Reads):
@@ -187,15 +196,23 @@ def make_reading(
     micro_batches: int = 1,
     weights: Mapping[str, Points] = types.MappingProxyType({}),
 ) -> Callable[[Params, Carried, Batch, jax.Array], tuple[Mapping[str, Reading], Metrics]]:
-    """Returns the function to be jitted: (params, carried, batch, step) -> (readings, metrics).
+    """Returns a function to be jitted: (params, carried, batch, step) -> (readings, metrics).
 
-    It computes the loss of step `step` = 1, 2, ... as `make_train_step` does with the weights of
-    the step before, without the gradient, and what the system read and predicted.
+    The function computes the losses as the train step number `step` = 1, 2, ... does, but no
+    gradient, and returns what the system reads and predicts. `params` and `carried` are those
+    before that step.
+
+    Args:
+      objective: the system.
+      seed: seed of the run.
+      micro_batches: parts in which a batch is processed.
+      weights: {stream: schedule of the weight of its losses}; other streams have weight 1.
     """
 
     def without_gradient(params: Params, batch: Batch, values: StepValues) -> Any:
         loss, outputs = weighted_loss(objective)(params, batch, values)
         readings = objective.read(batch, values.rng, params) if isinstance(objective, Reads) else {}
+        # Readings have the rows of the batch first, so they take the way of per-row outputs.
         return (loss, LossOutputs({}, outputs.metrics, readings)), jnp.zeros(())
 
     def reading(
@@ -211,13 +228,14 @@ def make_reading(
 
 
 def _step_rng(seed: int, step: jax.Array) -> jax.Array:
-    """Returns the key of a step, from 1."""
+    """Returns the key of the random draws of a step; steps are numbered from 1."""
     return jax.random.fold_in(jax.random.key(seed), step)
 
 
 def _next_carried(
     objective: Objective, params: Params, carried: Carried, per_row: PerRow
 ) -> Carried:
+    """Returns the carried state after a step; the same state if the objective carries none."""
     return objective.carry.next(params, carried, per_row) if objective.carry else carried
 
 
@@ -229,11 +247,19 @@ def over_replicas(
     micro_batches: int,
     task_counts: Mapping[str, int] = types.MappingProxyType({}),
 ) -> tuple[Params, PerRow, Metrics]:
-    """Computes gradient, per-row outputs and metrics; sums replicas' gradients once, at the end.
+    """Returns gradient, per-row outputs and metrics of a batch, summed over the replicas.
 
-    By default the compiler sums the replicas' gradients wherever one arises: for each stream,
-    micro-batch and use of a weight, and in the compute type. So the mesh's "data" axis is made
-    manual, and each replica sees only its own rows.
+    By default the compiler sums the replicas' gradients wherever a gradient arises: for each
+    stream, micro-batch and use of a weight, and in the compute type. To sum them once, at the end,
+    the mesh's "data" axis is made manual: each replica runs `accumulate` on its own rows.
+
+    Args:
+      loss_and_gradient: the function of a micro-batch.
+      params: weights.
+      batch: the rows of all replicas.
+      values: what all replicas and micro-batches share.
+      micro_batches: parts in which each replica processes its rows.
+      task_counts: {stream: number of tasks}, for streams whose losses are also summed by task.
     """
     mesh = jax.sharding.get_abstract_mesh()
     replicas = dict(mesh.shape).get("data", 1)
@@ -245,6 +271,7 @@ def over_replicas(
             gradient, per_row, metrics = accumulate(
                 loss_and_gradient, params, batch, values, micro_batches, task_counts
             )
+        # Losses are shares that add up, so the denominators of all replicas must add up to 1.
         metrics["loss"] = metrics["loss"][0], metrics["loss"][1] / replicas
         gradient, metrics = jax.lax.psum((gradient, metrics), "data")
         return gradient, per_row, metrics
@@ -268,12 +295,15 @@ def accumulate(
     micro_batches: int,
     task_counts: Mapping[str, int] = types.MappingProxyType({}),
 ) -> tuple[Params, PerRow, Metrics]:
-    """Computes gradient and metrics, summed over micro-batches, and per-row outputs."""
+    """Returns gradient, per-row outputs and metrics; sums gradient and metrics over micro-batches.
+
+    The arguments are those of `over_replicas`, with the rows of one replica.
+    """
 
     def part(rows: Batch) -> tuple[tuple[Params, Metrics], PerRow]:
         (loss, outputs), gradient = loss_and_gradient(params, rows, values)
         by_task = task_losses.summed(outputs.task_losses, task_counts) if task_counts else {}
-        share = loss, jnp.ones(()) / micro_batches
+        share = loss, jnp.ones(()) / micro_batches  # The denominators of all parts add up to 1.
         return (gradient, {**outputs.metrics, **by_task, "loss": share}), outputs.per_row
 
     if micro_batches == 1:
@@ -292,24 +322,29 @@ def accumulate(
 
 
 def _numbered(batch: Batch) -> dict[str, dict[str, jax.Array]]:
+    """Returns the batch with the index of each row in it, for each stream (`_number_rows`)."""
     return {name: _number_rows(rows) for name, rows in batch.items()}
 
 
 def _number_rows(rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Adds each row's index in the global batch."""
+    """Returns a stream's rows with "rows" added, int32[B]: their indices in the global batch."""
     return {**rows, "rows": jnp.arange(next(iter(rows.values())).shape[0], dtype=jnp.int32)}
 
 
 def _real_tokens(batch: Batch) -> jax.Array:
+    """Returns the number of tokens of all streams without padding, float32[]."""
     counts = [(rows["segment_ids"] > 0).sum(dtype=jnp.float32) for rows in batch.values()]
     return sum(counts, start=jnp.zeros(()))
 
 
 def _split(x: jax.Array, parts: int) -> jax.Array:
-    """[B, ...] -> [parts, B / parts, ...]; takes every `parts`-th row, so shards do not move."""
+    """Returns `parts` parts of the rows: [B, ...] -> [parts, B / parts, ...].
+
+    Each part has every `parts`-th row, so that it has rows of all devices and none moves.
+    """
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
 def _joined(x: jax.Array) -> jax.Array:
-    """[parts, B / parts, ...] -> [B, ...], the inverse of `_split`."""
+    """Returns the rows of all parts in order, the inverse of `_split`: [parts, B / parts, ...]."""
     return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
