@@ -1,4 +1,4 @@
-"""Writes the metrics and samples of a run: one JSON object per step, and to its trackers.
+"""Writes the metrics and samples of a run to files of JSON lines, and to its trackers.
 
 Reports and scripts read the JSON lines, so these must survive a kill at any moment: a line is
 written whole or not at all, and a resumed run first drops the lines that it will log again.
@@ -65,14 +65,14 @@ class Samples(NamedTuple):
 
     Attributes:
       content: JSON, for `samples.jsonl`.
-      text: the same to read.
+      text: the content as text for people.
     """
 
     content: Mapping[str, Any]
     text: str
 
 
-# params -> samples; None in processes other than 0. Every process must call it.
+# params -> samples; None in processes other than 0. All processes must call the function together.
 ReadSamples = Callable[[Any], Samples | None]
 
 
@@ -83,14 +83,16 @@ class MetricsWriter:
 
     Args:
       model_dir: the run's folder; created if missing.
-      resume_step: the checkpoint step that the run continues from. Lines of later steps, and a
-        torn last line, are dropped: those steps will be logged again. 0 is a fresh start, which
-        keeps nothing.
+      resume_step: the checkpoint step that the run continues from. Lines of later steps, which
+        will be logged again, and a torn last line are dropped. 0 is a fresh start, which drops all
+        lines.
       active: False makes every method a no-op.
       trackers: each is given the folder and `resume_step`, and returns a tracker.
 
     Attributes:
-      local: the run's folder on this machine, None if not active; a bucket's is uploaded.
+      local: the run's folder on this machine, which is uploaded if `model_dir` is in a bucket;
+        None if not active.
+      path: `metrics.jsonl` in `model_dir`; only if active.
       last_step: step of the last line, -1 if there is none.
       last_samples: step of the last samples, -1 if there are none.
     """
@@ -116,7 +118,7 @@ class MetricsWriter:
         self._metrics = _Lines(self.local / METRICS_FILE, self.path, resume_step)
         self._samples = _Lines(self.local / SAMPLES_FILE, model_dir / SAMPLES_FILE, resume_step)
         self.last_step, self.last_samples = self._metrics.last_step, self._samples.last_step
-        self._metrics.open()  # From now on the folder is that of a run.
+        self._metrics.open()  # The file marks the folder as the folder of a run from now on.
         self._trackers = [start(self.local, resume_step) for start in trackers]
         self._mirror.upload()
 
@@ -152,7 +154,12 @@ class MetricsWriter:
         self._mirror.upload_sometimes()
 
     def write_samples(self, step: int, samples: Samples) -> None:
-        """Logs the samples of a step, once; trackers that have `write_text` get their text."""
+        """Logs the samples of a step once; each `TextTracker` gets their text.
+
+        Args:
+          step: finished steps.
+          samples: the samples.
+        """
         if self._metrics is None or step <= self.last_samples:
             return
         self._samples.append({"step": int(step), **samples.content})
@@ -170,7 +177,7 @@ class MetricsWriter:
             self._mirror.upload()
 
     def close(self) -> None:
-        """Flushes to disk and closes; a second call does nothing."""
+        """Flushes the files to disk, and closes files and trackers; a second call does nothing."""
         if self._metrics is None:
             return
         self._metrics.close()
@@ -209,7 +216,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def read_lines(path: Path) -> dict[int, dict[str, float]]:
-    """Reads a metrics file as `read_metrics` does, by lines: {step: {name: value}}."""
+    """Returns {step: {name: value}} of a metrics file, which is read as by `read_metrics`."""
     path = as_path(path)
     path = path / METRICS_FILE if path.is_dir() else path
     return {
@@ -221,13 +228,16 @@ def read_lines(path: Path) -> dict[int, dict[str, float]]:
 
 
 def read_samples(model_dir: Path) -> list[dict[str, Any]]:
-    """Returns the samples of a run by step, as `write_samples` wrote them; [] if it has none."""
+    """Returns the lines that `write_samples` wrote for a run, in order; [] if there are none."""
     path = as_path(model_dir) / SAMPLES_FILE
     return _read_lines(path) if path.is_file() else []
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the file's complete lines as objects."""
+    """Returns the objects of a file's complete lines; ValueError if the file or a line is damaged.
+
+    A missing file is an error too.
+    """
     if not path.is_file():
         raise ValueError(f"{path}: no such metrics file; a training run writes it to its MODEL_DIR")
     *lines, _torn = path.read_bytes().split(b"\n")  # What follows the last newline is not a line.
@@ -247,9 +257,9 @@ class _Lines:
     """A growing file of JSON objects, each with a "step".
 
     Args:
-      local: the file.
-      named: the path that errors name, which for a bucket is another.
-      resume_step: lines of later steps are dropped, all for 0.
+      local: the file on this machine.
+      named: the path that errors name: in a bucket, if the file is copied to one.
+      resume_step: the step after which lines are dropped; 0 drops all lines.
 
     Attributes:
       last_step: step of the last line, -1 if there is none.
@@ -280,7 +290,7 @@ class _Lines:
                 os.fsync(self._file)
 
     def close(self) -> None:
-        """Flushes to the disk and closes."""
+        """Flushes the lines to the disk and closes the file."""
         if self._file >= 0:
             os.fsync(self._file)
             os.close(self._file)
@@ -288,7 +298,11 @@ class _Lines:
 
 
 def _drop_after(path: Path, last_step: int) -> int:
-    """Keeps the lines of steps up to `last_step` (none for 0); returns the last one kept, or -1."""
+    """Drops a file's lines of steps after `last_step`, or all lines if that is 0.
+
+    Returns:
+      The last step of the remaining lines; -1 if none remain.
+    """
     if not path.exists():
         return -1
     records = _read_lines(path)
@@ -306,7 +320,15 @@ def _drop_after(path: Path, last_step: int) -> int:
 
 
 def _append(file: int, line: str) -> None:
-    """Appends one line with one system call, so that a killed process leaves no partial line."""
+    """Appends one line with one system call, so that a killed process leaves no partial line.
+
+    Args:
+      file: descriptor of the file.
+      line: the line with its newline.
+
+    Raises:
+      OSError: the disk took only a part of the line, which has been removed again.
+    """
     data = line.encode()
     size = os.fstat(file).st_size
     written = os.write(file, data)

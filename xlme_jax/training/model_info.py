@@ -16,7 +16,12 @@ from xlme_jax.objectives.base import Objective, Params
 
 
 def count_parameters(boxed: Params, vocab_size: int) -> int:
-    """Returns the parameters of a boxed tree of arrays or shapes, without vocabulary padding."""
+    """Returns the number of parameters of a boxed tree, without the vocabulary's padding rows.
+
+    Args:
+      boxed: tree of arrays or ShapeDtypeStructs, boxed with logical axis names.
+      vocab_size: number of ids, which replaces the size of each axis "vocab".
+    """
 
     def count(leaf: Any) -> int:
         if not isinstance(leaf, nn.LogicallyPartitioned):
@@ -32,11 +37,11 @@ def count_parameters(boxed: Params, vocab_size: int) -> int:
 
 
 def encoder_parameters(objective: Objective, boxed: Params, vocab_size: int) -> int:
-    """Returns the parameters of the exported encoder, without vocabulary padding.
+    """Returns the number of parameters of the exported encoder, without vocabulary padding.
 
     Args:
       objective: what to train.
-      boxed: ShapeDtypeStructs of its parameters, with logical axis names.
+      boxed: ShapeDtypeStructs of all parameters, boxed with logical axis names.
       vocab_size: ids, without padding rows.
     """
     return count_parameters(objective.encoder.params(boxed), vocab_size)
@@ -61,16 +66,16 @@ def flops_per_step(
 
     Args:
       objective: what to train.
-      shapes: rows and length of each stream.
-      pairs: names of the streams of pairs.
+      shapes: {stream: (rows of a batch, tokens per row)}.
+      pairs: names of the streams of translation pairs.
     """
 
     def step_flops(shapes: Mapping[str, tuple[int, int]]) -> float:
         return sum(objective.diagnostics.flops(shapes).values())
 
-    alone = {name: (0 if name in pairs else rows, n) for name, (rows, n) in shapes.items()}
-    every = step_flops(shapes)
-    return flop_conventions.count(every, every - step_flops(alone))
+    without_pairs = {name: (0 if name in pairs else rows, n) for name, (rows, n) in shapes.items()}
+    of_all = step_flops(shapes)
+    return flop_conventions.count(of_all, of_all - step_flops(without_pairs))
 
 
 def bytes_per_device(tree: Any) -> int:
@@ -95,13 +100,13 @@ def describe(
 
     Args:
       objective: what to train.
-      boxed: ShapeDtypeStructs of its parameters, with logical axis names.
-      abstract: those of the state, with shardings.
-      mesh: the devices.
-      shapes: rows and length of each stream.
-      vocab_size: ids, without padding rows.
+      boxed: ShapeDtypeStructs of its parameters, boxed with logical axis names.
+      abstract: the state, with ShapeDtypeStructs that have shardings for arrays.
+      mesh: the mesh of devices.
+      shapes: {stream: (rows of a batch, tokens per row)}.
+      vocab_size: number of ids, without padding rows.
       left_out: {bitext stream: share of the pairs that are longer than a row}.
-      pairs: names of the streams of pairs.
+      pairs: names of the streams of translation pairs.
     """
     total = count_parameters(boxed, vocab_size)
     encoder = encoder_parameters(objective, boxed, vocab_size)

@@ -9,7 +9,7 @@ import optax
 
 from xlme_jax.validation.fields import check_at_least
 
-# Biases, normalisation scales, and the scalar of the relative bias gate.
+# Last names of biases, of normalisation scales, and of the scalar of the relative bias gate.
 _NOT_DECAYED = ("bias", "scale", "w")
 
 
@@ -53,13 +53,17 @@ class OptimizerConfig:
             raise ValueError(f"Optimizer.clip_norm = {self.clip_norm} must be positive.")
 
     def warmup(self, train_steps: int) -> int:
-        """Returns the steps of warm-up of a run of `train_steps`."""
+        """Returns the number of warm-up steps in a run of `train_steps`."""
         if self.warmup_steps is None and self.warmup_fraction is not None:
             return round(self.warmup_fraction * train_steps)
         return 10_000 if self.warmup_steps is None else self.warmup_steps
 
     def schedule(self, train_steps: int) -> optax.Schedule:
-        """Returns the learning rate by step: int -> float32."""
+        """Returns the learning rate as a function: number of earlier updates -> float32.
+
+        Raises:
+          ValueError: the warm-up does not end before the run.
+        """
         warmup = self.warmup(train_steps)
         if warmup >= train_steps:
             raise ValueError(
@@ -75,7 +79,7 @@ class OptimizerConfig:
         )
 
     def build(self, train_steps: int) -> optax.GradientTransformation:
-        """Returns the gradient transformation."""
+        """Returns Adam with clipping, decay and schedule, for a run of `train_steps`."""
         return optax.chain(
             clip(self.clip_norm),
             optax.scale_by_adam(self.b1, self.b2, self.eps),
@@ -87,9 +91,10 @@ class OptimizerConfig:
 
 
 def clip(max_norm: float) -> optax.GradientTransformation:
-    """Scales gradients down to a global norm, as `optax.clip_by_global_norm` does.
+    """Returns a transformation that scales gradients down to a global norm of `max_norm`.
 
-    All are multiplied by one factor; XLA on CPUs would write out each quotient by the norm.
+    The result is that of `optax.clip_by_global_norm`, but all gradients are multiplied by one
+    factor: XLA on CPUs would write out each gradient's quotient by the norm.
     """
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, Any]:
@@ -100,7 +105,7 @@ def clip(max_norm: float) -> optax.GradientTransformation:
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns True for the parameters that decay: all but biases and normalization."""
+    """Returns a tree like `params` of whether each parameter decays (all but `_NOT_DECAYED`)."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
         names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]

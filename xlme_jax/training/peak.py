@@ -38,9 +38,10 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def mesh_peak_flops(mesh: jax.sharding.Mesh) -> float | None:
-    """Returns the FLOP/s of all devices: from data sheets for accelerators, measured now for CPUs.
+    """Returns the peak FLOP/s of all devices of a mesh; None where unknown.
 
-    On CPUs it is too low, and MFU too high, while other programs use the cores.
+    The peak of accelerators is from data sheets, and that of CPUs is measured at the first call: it
+    is too low, and MFU too high, if other programs use the cores then.
     """
     device = mesh.devices.flat[0]
     if device.platform == "cpu":

@@ -1,9 +1,10 @@
 """Joins the processes of a run, detects lost ones, and exits without waiting for them.
 
-When a process dies, the others hang in a collective. JAX's coordination service ends them in time,
-but from C++ and with messages of its own. Here each process asks the service which processes are
-alive, a call that returns once all have asked, and reports the loss if that takes too long. Only if
-process 0 dies, which hosts the service, JAX is faster: it aborts the others immediately.
+When a process dies, the others hang in a collective. JAX's coordination service ends them after
+some time, but from C++ and with messages of its own. Here each process keeps asking the service
+which processes are alive. The call returns once all processes have asked; if that takes too long,
+the process reports the loss. Only if process 0 dies, which hosts the service, JAX is faster: it
+aborts the others immediately.
 """
 
 import faulthandler
@@ -28,9 +29,10 @@ _GRACE_SECONDS = 30
 _LINGER_SECONDS = 3.0
 _NAMED = 5
 _gathered = itertools.count()  # The service takes each name once.
-# How long processes wait for what may take long in another one: `StopOnSignal` limits it.
+# How long processes wait in `gather` for work of another process that may take long; the timeouts
+# of `StopOnSignal` end the wait earlier.
 LONG_SECONDS = 7 * 86_400
-# How long processes that have joined wait for what the others tell.
+# How long processes wait in `gather` otherwise.
 _TELL_SECONDS = 300
 # JAX's own variable: "0,1" are the GPUs of this process.
 _LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
@@ -46,13 +48,15 @@ _NOT_DETECTED = (
 def join(
     coordinator: str | None, processes: int | None, index: int | None, timeout_seconds: int
 ) -> None:
-    """Joins the processes of a run, and chooses this one's GPUs; call it before JAX has devices.
+    """Joins the processes of a run, and chooses the GPUs of this process.
+
+    To be called before JAX has devices.
 
     Args:
       coordinator: "host:port" of process 0; None if `jax.distributed` is to detect it, with
         `processes` and `index`.
-      processes: number of processes; None if it is detected or the launcher's.
-      index: index of this one; None if it is detected or the launcher's.
+      processes: number of processes; None if it is detected, or the launcher says it.
+      index: index of this process; None if it is detected, or the launcher says it.
       timeout_seconds: how long `Watch` waits for a response.
 
     Raises:
@@ -65,7 +69,7 @@ def join(
     if coordinator and start:
         processes = start.tasks if processes is None else processes
         index = start.rank if index is None else index
-    # None would be the GPU of the local rank, or what is in _LOCAL_DEVICES.
+    # With None, JAX uses the GPU of the local rank, or the GPUs that _LOCAL_DEVICES lists.
     local_device_ids: list[int] | None = None if _LOCAL_DEVICES in os.environ else []
     limit = timeout_seconds + _GRACE_SECONDS
     try:
@@ -82,7 +86,14 @@ def join(
 
 
 def check_single(trains: bool = False) -> None:
-    """Checks that this command is one process, as `launchers.check_single`."""
+    """Checks that this command runs as one process (`launchers.check_single`).
+
+    Args:
+      trains: whether the command is train, which several processes can run together.
+
+    Raises:
+      ValueError: a launcher started several processes, or the GPUs of other nodes would be idle.
+    """
     from xlme_jax.training import launchers
 
     launchers.check_single(os.environ, cpus_chosen(), trains)
@@ -92,10 +103,11 @@ def check_devices(say: Callable[[str], None]) -> None:
     """Checks that JAX has all GPUs that the processes were granted, and TPUs if there are any.
 
     Args:
-      say: reports GPUs that are idle because JAX was told so: JAX_PLATFORMS=cpu.
+      say: function that reports too few CPUs for the GPUs, and GPUs that are idle because JAX was
+        told so (by JAX_PLATFORMS=cpu or JAX_LOCAL_DEVICE_IDS).
 
     Raises:
-      ValueError: they are idle or used twice, or several processes have not joined.
+      ValueError: GPUs or TPUs are idle, GPUs are used twice, or the processes have not joined.
     """
     if jax.process_count() > 1 and _state().client is None:
         raise ValueError(
@@ -142,11 +154,11 @@ def check_same(subject: str, facts: Mapping[str, str]) -> None:
     """Checks that all processes were given the same facts; waits for all of them.
 
     Args:
-      subject: name of the comparison; all processes make the same ones in the same order.
-      facts: {what: its value}.
+      subject: name of the comparison; all processes make the same comparisons in the same order.
+      facts: {name of a fact: its value}.
 
     Raises:
-      ValueError: in all processes, if two differ; names what differs and the process.
+      ValueError: in all processes, if two processes differ; names the facts and the processes.
     """
     state = _state()
     digests = gather(f"{subject}/digest", checksum(facts))
@@ -158,7 +170,10 @@ def check_same(subject: str, facts: Mapping[str, str]) -> None:
     gathered = gather(f"{subject}/facts", json.dumps(facts, sort_keys=True) if is_compared else "")
     theirs, ours = json.loads(gathered[first]), json.loads(gathered[0])
     name, *more = (name for name in ours | theirs if ours.get(name) != theirs.get(name))
-    rest = f" So do: {', '.join(more[:_NAMED])}{', ...' * (len(more) > _NAMED)}." if more else ""
+    rest = ""
+    if more:
+        ellipsis = ", ..." if len(more) > _NAMED else ""
+        rest = f" So do: {', '.join(more[:_NAMED])}{ellipsis}."
     raise ValueError(
         f"{name} differs: {theirs.get(name)} in process {first}, {ours.get(name)} in process "
         f"0{_and_processes(differing[1:])}.{rest} Start all processes with the same command, "
@@ -167,17 +182,23 @@ def check_same(subject: str, facts: Mapping[str, str]) -> None:
 
 
 def _and_processes(indices: Sequence[int]) -> str:
+    """Returns how many more processes differ, in parentheses, for a message; "" if none do."""
     return f" ({len(indices)} more differ: {_processes(indices[:_NAMED])})" if indices else ""
 
 
 def gather(subject: str, value: str, seconds: float = _TELL_SECONDS) -> list[str]:
-    """Returns what all processes say of a subject, by index; waits for all of them.
+    """Returns the values of all processes for a subject, by index; waits for all of them.
+
+    A collective of devices could not wait for long: the first collective that a backend runs fails
+    if a process comes 30 seconds late.
 
     Args:
-      subject: its name; all processes gather the same subjects in the same order.
-      value: what this process says.
-      seconds: how long to wait. A collective of devices is no way to wait for long: the first one
-        that a backend runs fails if a process comes 30 seconds late.
+      subject: name of the subject; all processes gather the same subjects in the same order.
+      value: value of this process.
+      seconds: how long to wait.
+
+    Raises:
+      JaxRuntimeError: a process gave no value in this time.
     """
     state = _state()
     if state.client is None:
@@ -192,7 +213,8 @@ def gather(subject: str, value: str, seconds: float = _TELL_SECONDS) -> list[str
 
 
 def _state() -> Any:
-    # Not public, but Orbax synchronises through it as well.
+    """Returns JAX's state of the processes: `client`, `process_id` and `num_processes`."""
+    # The module is not public, but Orbax synchronises through it as well.
     from jax._src import distributed
 
     return distributed.global_state
@@ -204,7 +226,10 @@ def coordination_client() -> Any:
 
 
 def leave(status: int) -> None:
-    """Exits immediately, as the barrier of a normal exit would wait for the other processes."""
+    """Exits with `status` and without the barrier of a normal exit, which waits for all processes.
+
+    Process 0 of several first gives the others some seconds to report.
+    """
     if jax.process_index() == 0 and jax.process_count() > 1:
         time.sleep(_LINGER_SECONDS)
     os._exit(status)
@@ -215,8 +240,8 @@ class Watch:
 
     Args:
       timeout_seconds: how long to wait for a response.
-      say: reports the message.
-      clock: monotonic seconds.
+      say: function that reports why this process ends.
+      clock: function that returns monotonic seconds.
     """
 
     def __init__(
@@ -240,10 +265,11 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """Ends the watch: this process is about to leave for a reason that it knows."""
+        """Ends the watch, because this process is about to end for a reason of its own."""
         self._closing.set()
 
     def _ask(self) -> None:
+        """Asks the service, again and again, which processes are alive; runs in a thread."""
         everybody = list(range(jax.process_count()))
         while not self._closing.wait(_ASK_SECONDS):
             self._asked = self._clock()
@@ -257,12 +283,14 @@ class Watch:
                 self._end(f"lost {_processes(gone)}")
 
     def _check(self) -> None:
+        """Ends this process when `_ask` waits too long for an answer; runs in a thread."""
         while not self._closing.wait(_ASK_SECONDS):
             asked = self._asked
             if asked is not None and self._clock() - asked > self._timeout:
                 self._end(f"no response from another process for {self._timeout:.0f} seconds")
 
     def _end(self, what: str) -> None:
+        """Reports what was lost and ends this process, unless the watch is closed."""
         if self._closing.is_set():
             return
         self._say(lost_peers(what))
@@ -270,7 +298,7 @@ class Watch:
 
 
 def lost_peers(what: str) -> str:
-    """Returns the message of a process that cannot continue without the others."""
+    """Returns the message of a process that cannot continue, because of `what` and the remedy."""
     return (
         f"Process {jax.process_index()} of {jax.process_count()}: {what}. See the logs of the "
         "others for the cause. Start all processes again with the same command to resume from the "

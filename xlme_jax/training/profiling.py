@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 class Profile:
-    """Traces the steps of `Loop.profile_steps`; a context manager, which ends a trace early.
+    """Traces the steps of `Loop.profile_steps`; its context ends a trace if the run ends within it.
 
     Args:
       steps: first and last step to trace, from 1; None traces none.
@@ -21,7 +21,7 @@ class Profile:
         self._steps, self._folder, self._tracing = steps, folder, False
 
     def begin(self, step: int) -> None:
-        """Starts the trace if `step`, which begins now, is the first of the range."""
+        """Starts the trace if `step`, which begins now, is in the range and no trace runs."""
         if self._steps is None or self._folder is None or self._tracing:
             return
         if self._steps[0] <= step <= self._steps[1]:
@@ -29,7 +29,10 @@ class Profile:
             self._tracing = True
 
     def end(self, step: int, result: Any) -> None:
-        """Ends the trace if `step`, which computes `result`, is the last of the range."""
+        """Ends the trace if `step`, which computes `result`, is the last of the range.
+
+        Waits for `result` before, so that the trace has all of the step.
+        """
         if self._tracing and self._steps is not None and step == self._steps[1]:
             jax.block_until_ready(result)
             self._stop()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-# A log file gets at most this many lines, or one in so many seconds if that is more.
+# A log file gets up to `_MOST_LINES` lines, or one every `_LINE_SECONDS` if these are more lines.
 _MOST_LINES = 100
 _LINE_SECONDS = 60.0
 
@@ -24,9 +24,10 @@ class Throughput:
 
     Args:
       window_seconds: seconds that rates cover, extended to at least two updates.
-      flops_per_step: floating-point operations of one step, all devices together (for MFU).
-      peak_flops_per_second: peak of all devices together; None where unknown, then MFU is None.
-      clock: monotonic seconds.
+      flops_per_step: floating-point operations of one step on all devices together, for MFU; None
+        where unknown.
+      peak_flops_per_second: peak of all devices together, for MFU; None where unknown.
+      clock: function that returns monotonic seconds.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Throughput:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Keeps what runs inside (evaluation, a blocking save) out of the rates."""
+        """Returns a context whose time is not counted in the rates, such as an evaluation."""
         begin = self._clock()
         try:
             yield
@@ -71,7 +72,10 @@ class Throughput:
             self._paused += self._clock() - begin
 
     def _rate(self, column: int) -> float | None:
-        """Returns the growth per second of a column of the points over the window."""
+        """Returns the growth per second of a column of `_points` over the window.
+
+        None before the second update, and if no time has passed.
+        """
         if len(self._points) < 2:
             return None
         first, last = self._points[0], self._points[-1]
@@ -100,7 +104,10 @@ class Throughput:
         return self._flops_per_step * steps / self._peak
 
     def seconds_left(self, total_steps: int) -> float | None:
-        """Returns the seconds until `total_steps`, with pauses counted at their share so far."""
+        """Returns the seconds until `total_steps`; None before the second update.
+
+        Pauses are expected to take as much time per step as so far.
+        """
         steps_per_second = self.steps_per_second
         if not steps_per_second or self._first is None:
             return None
@@ -119,10 +126,10 @@ class ProgressLine:
     Args:
       total_steps: steps of the whole run.
       throughput: source of rates and the time left.
-      active: False prints nothing; set it only in process 0.
-      stream: output stream; standard error by default.
-      min_seconds: `show` replaces the line no more often than this.
-      clock: monotonic seconds.
+      active: whether anything is printed; set it only in process 0.
+      stream: output stream; None is standard error.
+      min_seconds: least seconds from one replacement of the line to the next by `show`.
+      clock: function that returns monotonic seconds.
     """
 
     def __init__(
@@ -152,7 +159,8 @@ class ProgressLine:
         Args:
           step: finished steps.
           values: metrics to show; those of earlier calls stay until they are replaced.
-          log: whether this step is at a log interval. A log file gets lines only at such steps.
+          log: whether a line of metrics is written after this step. A log file gets lines only at
+            such steps.
         """
         self._values.update(values or {})
         if not self._active or not self._is_due(step, log):
@@ -168,7 +176,7 @@ class ProgressLine:
             self._stream.flush()
 
     def _is_due(self, step: int, log: bool) -> bool:
-        """Returns whether a step is shown."""
+        """Returns whether a step is shown (`show` has the arguments)."""
         if self._last_line is None or step >= self._total:
             return log or self._live
         steps, seconds = step - self._last_line[0], self._clock() - self._last_line[1]
@@ -205,7 +213,7 @@ class ProgressLine:
 def format_line(
     step: int, total_steps: int, values: Mapping[str, float], throughput: Throughput
 ) -> str:
-    """Formats one line: step, percentage, losses by stream, retrieval, rate, MFU, time left."""
+    """Returns one line with step, percentage, losses by stream, retrieval, rate, MFU, time left."""
     parts = [f"step {step}/{total_steps} ({step / max(total_steps, 1):.0%})", *_losses(values)]
     if "probe/retrieval_accuracy" in values:
         parts.append(f"retrieval {values['probe/retrieval_accuracy']:.3f}")
@@ -219,7 +227,7 @@ def format_line(
 
 
 def format_seconds(seconds: float) -> str:
-    """Formats a duration in its two largest units: 45s, 3m07s, 2h05m, 4d03h."""
+    """Returns a duration in its two largest units: 45s, 3m07s, 2h05m, 4d03h."""
     whole = int(seconds + 0.5)
     units = (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
     for unit, size, lower, lower_size in units:
@@ -229,7 +237,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def _losses(values: Mapping[str, float]) -> list[str]:
-    """Returns "loss 9.81", then for each stream "bitext mlm 3.21"."""
+    """Returns the texts of losses: "loss 9.81", and for each stream such as "bitext mlm 3.21"."""
     parts = [f"loss {values['loss']:.4g}"] if "loss" in values else []
     streams = dict.fromkeys(name.rpartition("/")[0] for name in values if name.endswith("_loss"))
     for stream in streams:
@@ -244,9 +252,10 @@ def _losses(values: Mapping[str, float]) -> list[str]:
 
 
 class _Cell:
-    """An output below a notebook's cell, of which pages made from the notebook keep the last text.
+    """A text below a notebook's cell that is replaced in place.
 
-    They would show a line that a carriage return begins as a line of its own.
+    Pages that are made from the notebook then have only the last text. A line that begins with a
+    carriage return, as on a terminal, would be one more line in them.
     """
 
     def __init__(self) -> None:
@@ -262,7 +271,7 @@ class _Cell:
 
 
 def _is_notebook(stream: TextIO) -> bool:
-    """Returns whether a stream is that of a Jupyter kernel."""
+    """Returns whether a Jupyter kernel shows the stream."""
     return type(stream).__module__.startswith("ipykernel.")
 
 

@@ -20,23 +20,29 @@ from xlme_jax.training.sharded_state import WarmParams, fresh_state
 from xlme_jax.training.step import make_fill_step
 
 _log = logging.getLogger(__name__)
-_MAX_ROLL_BACKS = 3  # To one and the same checkpoint.
-# Fields of a checkpoint's record that the run goes on with.
+_MAX_ROLL_BACKS = 3  # To the same checkpoint.
+# Fields of a checkpoint's record that a run keeps when it continues from the checkpoint.
 _KEPT = ("window", "origin", "origin_digest", "inherited_flops")
 
 
 def starting_point(
     run: Run, abstract: TrainState, checkpoints: Checkpoints
 ) -> tuple[TrainState, RunRecord, list[Evaluator]]:
-    """Resumes, else warm-starts, else initialises the weights, and logs which.
+    """Restores the newest checkpoint, or initialises the state, from INIT_FROM or at random.
+
+    A restored run's batches are moved to the position of the checkpoint.
 
     Args:
       run: what to train, how and where.
-      abstract: shapes and shardings of its state.
-      checkpoints: those of its folder.
+      abstract: shapes, types and shardings of the run's state.
+      checkpoints: the checkpoints in the run's folder.
 
     Returns:
-      The state, the record of its checkpoint (existing or not), and the evaluators.
+      The state, the record of a checkpoint of this state (saved or not), and the evaluators.
+
+    Raises:
+      ValueError: the weights of INIT_FROM do not fit.
+      CheckpointError: all checkpoints are damaged.
     """
     config, resumes = run.config, checkpoints.latest_step() is not None
     warm = WarmParams(run.objective, abstract, run.mesh, config.seed)
@@ -80,7 +86,7 @@ def starting_point(
 
 
 def _warm_source(run: Run, warm: WarmParams) -> tuple[Any, ...]:
-    """Returns the arguments of `warm_start`."""
+    """Returns the arguments of `checkpoints.warm_start.warm_start` for a run with INIT_FROM."""
     start = run.objective.warm_start
     names = start.new, start.counterparts
     source = as_path(run.config.init_from or "")
@@ -88,7 +94,10 @@ def _warm_source(run: Run, warm: WarmParams) -> tuple[Any, ...]:
 
 
 def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmParams) -> TrainState:
-    """Replaces the fresh weights, and what follows from them, by those of `config.init_from`."""
+    """Returns the state with the weights of `config.init_from`, and carried state from them.
+
+    With `config.init_optimizer` the optimizer's state is read from there too.
+    """
     from xlme_jax.checkpoints.warm_optimizer import warm_optimizer
     from xlme_jax.checkpoints.warm_start import warm_start
 
@@ -99,6 +108,7 @@ def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmPar
     )
     state = dataclasses.replace(state, params=params, carried=carried(params))
     if run.config.init_optimizer:
+        # Two optimizer states may not fit in memory.
         jax.tree.map(lambda leaf: leaf.delete(), state.opt_state)
         source = as_path(run.config.init_from or "")
         state = dataclasses.replace(state, opt_state=warm_optimizer(source, abstract.opt_state))
@@ -113,7 +123,18 @@ def fill(
     state: TrainState,
     abstract: TrainState,
 ) -> TrainState:
-    """Reads batches until the carried state is ready for the first step; returns the new state."""
+    """Returns a state whose carried state is ready for the first step.
+
+    Reads batches until then; `state` is returned as it is if it is ready, or nothing is carried.
+
+    Args:
+      objective: what to train.
+      batches: the data, which moves on.
+      mesh: the mesh of devices.
+      config: the seed and the number of micro-batches.
+      state: the state to begin with; its buffers are reused.
+      abstract: shapes, types and shardings of the state.
+    """
     carry = objective.carry
     if carry is None or bool(carry.ready(state.carried)):
         return state
@@ -130,7 +151,12 @@ def fill(
 
 
 def _record(run: Run, **fields: Any) -> RunRecord:
-    """Returns the record of a checkpoint saved now, with this run's configuration."""
+    """Returns the record of a checkpoint that the run would save now.
+
+    Args:
+      run: the run.
+      **fields: fields of `RunRecord` that do not follow from `run`.
+    """
     is_pretraining = run.objective.diagnostics.is_pretraining
     return RunRecord(
         run.batches.get_state(),
@@ -155,11 +181,14 @@ def roll_back(
     """Restores the newest checkpoint without skipped updates, to continue with the next data.
 
     Args:
-      error: why.
+      error: why the run diverged.
       run: the run.
-      abstract: shapes and shardings of its state.
-      checkpoints: those of its folder.
-      roll_backs: how often the run has rolled back to each step; is updated.
+      abstract: shapes, types and shardings of the run's state.
+      checkpoints: the checkpoints in the run's folder.
+      roll_backs: {step: how often the run has rolled back to it}; is updated.
+
+    Returns:
+      The state, and the record of a checkpoint of this state at the present position in the data.
 
     Raises:
       Diverged: `config.on_divergence` is not "roll_back", there is no such checkpoint, or rolling

@@ -4,8 +4,8 @@ Retrieval and alignment improve late in a run. The first sign of learning across
 accuracy on the masked tokens of translation pairs exceeds that on plain text. If it does not after
 a share of the tokens, the rest of the run is not worth its cost.
 
-A rule is judged once, only by the lines of `metrics.jsonl` up to the one that is due. So the
-verdict is the same if the run is killed and resumed, or resumed after its end.
+A rule is judged once, by the lines of `metrics.jsonl` up to the first one with enough tokens. So
+the verdict is the same if the run is killed and resumed, or resumed after its end.
 """
 
 import dataclasses
@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 _TOKENS = "tokens_per_step"
 # Share of the tokens that values are averaged over, so that noise does not depend on log_every.
 _SHARE = 0.1
+# Verdicts that process 0 broadcasts.
+_SOME_WAIT, _ALL_MET, _RUN_ENDS = 0, 1, 2
 
 
 class RuleNotMet(ValueError):
@@ -53,10 +55,10 @@ class StopRule:
     Attributes:
       metric: a name in `metrics.jsonl`, such as "loss" or "bitext/mlm_accuracy".
       at_tokens: real tokens of all streams; the rule is judged at the first line that reaches them.
-      least: the value must be this or more.
+      least: the smallest value that meets the rule.
       minus: another metric, which is subtracted from `metric`; None subtracts nothing.
-      growing: the value must also be above that at half of the tokens, a mean over the lines of
-        equally many tokens.
+      growing: whether the value must also be above the value at half of the tokens, a mean over
+        the lines of as many tokens.
     """
 
     metric: str
@@ -82,12 +84,12 @@ class StopRule:
         """Judges whether the rule is met.
 
         Args:
-          history: the lines of the log.
+          history: the lines of the log, in order.
           known: names of all metrics that are logged.
 
         Returns:
-          None while no line reaches `at_tokens`; "" if the first line that does meets the rule;
-          else the error message.
+          None while no line reaches `at_tokens`; "" if the rule is met at the first line that
+          reaches them; else the error message.
 
         Raises:
           ValueError: the rule names a metric that is not logged.
@@ -120,7 +122,10 @@ class StopRule:
         )
 
     def _mean(self, history: Sequence[Line], end: float, width: float) -> float:
-        """Returns the mean over the lines in the `width` tokens up to `end`; NaN if none."""
+        """Returns the mean over the lines in the `width` tokens up to `end`.
+
+        If these lines have no finite value, it is the last one before them; NaN without any.
+        """
         measured = [(line.tokens, self._value(line)) for line in history if line.tokens <= end]
         measured = [(tokens, value) for tokens, value in measured if math.isfinite(value)]
         recent = [value for tokens, value in measured if tokens > end - width]
@@ -128,6 +133,7 @@ class StopRule:
         return math.fsum(recent) / len(recent) if recent else math.nan
 
     def _value(self, line: Line) -> float:
+        """Returns the rule's value in a line, `metric` less `minus`; NaN if one is missing."""
         value = line.values.get(self.metric, math.nan)
         return value if self.minus is None else value - line.values.get(self.minus, math.nan)
 
@@ -163,8 +169,8 @@ class StopRules:
 
         Args:
           step: the line's step.
-          values: the line. Its tokens per step are a mean over the steps since the previous line,
-            and are multiplied by these to count the tokens trained on so far.
+          values: the metrics of the line. "tokens_per_step" is a mean over the steps since the
+            previous line; multiplied by their number, it counts the tokens of these steps.
         """
         if not self._waiting or not self._active:
             return
@@ -179,10 +185,11 @@ class StopRules:
         """Judges the rules that are due; to be called in all processes after the same line.
 
         Args:
-          last_step: whether the run ends here; rules that were never due are then logged.
+          last_step: whether this is the run's last step; rules that were never due are then logged.
 
         Returns:
-          The error that ends the run, if a rule is not met or names a metric that is not logged.
+          The error that ends the run, if a rule is not met or names a metric that is not logged;
+          else None.
         """
         if not self._waiting:
             return None
@@ -190,16 +197,19 @@ class StopRules:
         if self._active and last_step and error is None:
             for rule in self._waiting:
                 _log.warning("The run ends with too few tokens to judge %s.", rule)
-        local_verdict = np.int32(2 if error else not self._waiting)
-        verdict = int(multihost_utils.broadcast_one_to_all(local_verdict))
-        if verdict == 1:
+        if error is not None:
+            local_verdict = _RUN_ENDS
+        else:
+            local_verdict = _SOME_WAIT if self._waiting else _ALL_MET
+        verdict = int(multihost_utils.broadcast_one_to_all(np.int32(local_verdict)))
+        if verdict == _ALL_MET:
             self._waiting, self._history = [], []
-        if verdict == 2 and error is None:
+        if verdict == _RUN_ENDS and error is None:
             return RuleNotMet("A stop rule ended the run; the log of process 0 has the reason.")
         return error
 
     def _judge(self) -> ValueError | None:
-        """Returns the error that ends the run, if any; rules that are met are removed."""
+        """Returns the error that ends the run, if any; removes the rules that are met."""
         if _TOKENS not in self._known:  # No line of training yet.
             return None
         for rule in list(self._waiting):

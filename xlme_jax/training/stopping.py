@@ -5,10 +5,10 @@ since Python's handlers do not run while the main thread is in C++, which takes 
 program compiles. While nothing would be lost (before the first step, or while a saved state is
 evaluated), that thread ends the process itself.
 
-All processes must save the same step, so they agree on one through the key-value store of
+All processes must save the same step. They agree on the step through the key-value store of
 `jax.distributed`: a process that gets a signal publishes it; each process then publishes its step
-and waits; the run ends with the first step that none of them has passed. Where one of several
-processes is stuck, the others wait for it in a collective: after a time without progress they end.
+and waits; the run ends with the first step that no process has passed. If one of several processes
+is stuck, the others wait for it in a collective; after a time without progress they end.
 """
 
 import contextlib
@@ -36,7 +36,11 @@ _PREFIX = "xlme_jax/stop"
 
 
 class Stopped(Exception):
-    """The run ended early because it was asked to; its state is saved."""
+    """The run ended early because it was asked to; its state is saved.
+
+    Args:
+      step: finished steps; None if the run had not begun.
+    """
 
     def __init__(self, step: int | None):
         when = "before the first step" if step is None else f"after step {step}"
@@ -48,10 +52,10 @@ class StopOnSignal(NeverStop):
 
     Args:
       timeout: seconds that processes wait for each other to agree on the last step.
-      step_timeout: seconds from one step to the next, or to its saved state, after which this
-        process ends if it is one of several.
-      phase_timeout: the same from the start, or from a saved state, to the next step: for data,
-        compilation and evaluations.
+      step_timeout: most seconds from a step to the next one, or to its saved state. A process of
+        several ends when they have passed.
+      phase_timeout: most seconds from the start, or from a saved state, to the next step, for data,
+        compilation and evaluations. A process of several ends when they have passed.
     """
 
     def __init__(
@@ -64,11 +68,11 @@ class StopOnSignal(NeverStop):
         self._phase_timeout = phase_timeout
         self._client = peers.coordination_client()
         self._lock = threading.Lock()  # Held while processes agree.
-        self._step = 0  # Steps that this process has passed; valid
-        self._begun = False  # once the run has started or resumed.
-        # Waits for the checkpoint of that step; None while there is none and ending would lose it.
+        self._step = 0  # Steps that this process has passed; valid if the run has begun.
+        self._begun = False  # Whether the run has started or resumed.
+        # Waits for the checkpoint of `_step`; None if that step is not saved and would be lost.
         self._wait: Callable[[], None] | None = lambda: None
-        self._last: int | None = None  # The step to end with, once agreed.
+        self._last: int | None = None  # The step to end with, once processes have agreed.
         self._deadline = time.monotonic() + phase_timeout  # For the next step or saved state.
         self._closing = threading.Event()
 
@@ -81,7 +85,10 @@ class StopOnSignal(NeverStop):
         ]
         self._old_handlers = {number: signal.signal(number, _ignore) for number in handled}
         self._old_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for target in [self._listen] + ([self._poll] if self._client else []):
+        targets = [self._listen]
+        if self._client:
+            targets.append(self._poll)
+        for target in targets:
             threading.Thread(target=target, name="stopping", daemon=True).start()
         return self
 
@@ -93,7 +100,10 @@ class StopOnSignal(NeverStop):
         os.close(self._write)
 
     def requested(self, step: int) -> bool:
-        """Returns whether the run is to end after `step`, in flight; the same in all processes."""
+        """Returns whether the run is to end after `step`, which devices may still compute.
+
+        The answer is the same in all processes.
+        """
         with self._lock:
             self._step, self._wait = step, None
             self._deadline = time.monotonic() + self._step_timeout
@@ -103,8 +113,8 @@ class StopOnSignal(NeverStop):
         """Allows a signal to end the process at any moment until the next step is passed.
 
         Args:
-          step: the last step, whose state is saved or being saved.
-          wait: waits for pending writes.
+          step: finished steps, whose state is saved or being saved.
+          wait: function that waits for pending writes.
 
         Raises:
           Stopped: the run was asked to end.
@@ -116,7 +126,7 @@ class StopOnSignal(NeverStop):
                 raise Stopped(step)
 
     def _listen(self) -> None:
-        """Reads the numbers of signals as they arrive."""
+        """Reads signals as they arrive: the first asks for the end, a second ends the process."""
         count = 0
         while data := os.read(self._read, 1):
             number = data[0]
@@ -129,7 +139,7 @@ class StopOnSignal(NeverStop):
                 os._exit(128 + number)
             say(f"{name}: the run ends after this step and saves. A second signal ends it at once.")
             if self._client:
-                with contextlib.suppress(jax.errors.JaxRuntimeError):  # Another one was first.
+                with contextlib.suppress(jax.errors.JaxRuntimeError):  # Another process did.
                     self._client.key_value_set(f"{_PREFIX}/requested", name)
             else:
                 # In another thread, because this one must read a second signal meanwhile.
@@ -137,7 +147,7 @@ class StopOnSignal(NeverStop):
         os.close(self._read)
 
     def _poll(self) -> None:
-        """Waits until some process asks for the end, or no step ends."""
+        """Agrees on the last step once a process asks for it; leaves if no step ends in time."""
         while not self._closing.wait(_POLL_SECONDS):
             if time.monotonic() > self._deadline:
                 self._leave(self._overdue())
@@ -154,6 +164,7 @@ class StopOnSignal(NeverStop):
                 self._leave(f"the processes did not agree on a last step ({reason})")
 
     def _overdue(self) -> str:
+        """Returns which timeout has passed, for the message."""
         if self._wait is None:
             limit = self._step_timeout
             return f"no step ended for {limit:.0f} s after step {self._step} (--step_timeout)"
@@ -161,27 +172,29 @@ class StopOnSignal(NeverStop):
         return f"no step ended for {self._phase_timeout:.0f} s after {since} (--phase_timeout)"
 
     def _leave(self, what: str) -> None:
-        """Ends this process without saving."""
+        """Reports `what` went wrong and ends this process without saving."""
         if not self._closing.is_set():
             say(peers.lost_peers(what))
             peers.leave(peers.EXIT_LOST_PEERS)
 
     def _agree(self) -> None:
-        """Finds the step to end with; ends the process if it is saved."""
+        """Sets the step to end with; ends this process if the state after that step is saved."""
         with self._lock:  # The main thread cannot pass another step meanwhile.
-            reachable = self._step + (self._wait is None)
+            # After a step that is not saved, the run goes on: it can end with the next step.
+            reachable = self._step + 1 if self._wait is None else self._step
             self._last = self._largest(reachable) if self._client else reachable
             if self._wait is not None and self._last <= self._step:
                 self._exit(self._wait)
 
     def _largest(self, value: int) -> int:
-        """Returns the largest value that a process has given; waits for all."""
+        """Returns the largest `value` of all processes; waits for all."""
         timeout = int(self._timeout * 1000)
         self._client.key_value_set(f"{_PREFIX}/steps/{jax.process_index()}", str(value))
         self._client.wait_at_barrier(f"{_PREFIX}/agreed", timeout)
         return max(int(v) for _, v in self._client.key_value_dir_get(f"{_PREFIX}/steps/"))
 
     def _exit(self, wait: Callable[[], None]) -> None:
+        """Ends this process after pending writes; the exit code tells whether all is saved."""
         status = EXIT_STOPPED
         try:
             wait()
@@ -193,11 +206,11 @@ class StopOnSignal(NeverStop):
 
 
 def _ignore(number: int, frame: Any) -> None:
-    """Does nothing, because the thread reads the signal."""
+    """Does nothing, because a thread reads the signals."""
 
 
 def say(text: str) -> None:
-    """Logs from any thread, and flushes so that the message is out before the process ends."""
+    """Logs a message from any thread, and flushes the handlers, as the process may end at once."""
     _log.warning("%s", text)
     for handler in logging.getLogger().handlers:
         handler.flush()

@@ -17,7 +17,7 @@ PAIR_WEIGHTS_FILE = "pair_weights.json"
 _PREFIX = "task_losses/"
 _log = logging.getLogger(__name__)
 
-# {stream: {part of the loss: (sums, tokens)}}, float32[tasks] each.
+# {stream: {part of the loss: (sums of losses, numbers of tokens)}}, float32[tasks] each.
 Sums = dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]
 
 
@@ -25,7 +25,7 @@ class Phases(Protocol):
     """Streams whose weights follow their tasks' losses (`data.batches.pipeline.BatchIterator`)."""
 
     def task_counts(self) -> Mapping[str, int]:
-        """Returns the number of tasks of each of these streams."""
+        """Returns {stream: number of tasks} of the streams whose weights follow the losses."""
 
     def observe(self, losses: Sums) -> None:
         """Adds the losses of a step."""
@@ -34,7 +34,7 @@ class Phases(Protocol):
         """Returns whether a phase, or the run, ends after `step` finished steps."""
 
     def next_phase(self, step: int, train_steps: int) -> None:
-        """Changes the weights that are due to change."""
+        """Changes the weights that change after `step` finished steps."""
 
     def phases(self) -> Mapping[str, Any]:
         """Returns losses and weights of the phases by stream, JSON-serializable."""
@@ -48,16 +48,16 @@ def summed(losses: Mapping[str, TaskLosses], task_counts: Mapping[str, int]) -> 
       task_counts: number of tasks by stream; other streams' losses are dropped.
 
     Returns:
-      {name: (sums, tokens)}, float32[tasks] each, which add up over micro-batches and replicas like
-      other metrics.
+      {prefixed name: (sums of losses, numbers of tokens)}, float32[tasks] each, which add up over
+      micro-batches and replicas like other metrics.
     """
     sums: Metrics = {}
     for name, tokens in losses.items():
         if (count := task_counts.get(name.split("/")[0])) is None:
             continue
-        of_task = tokens.tasks.ravel()
+        numbers = tokens.tasks.ravel()
         top, bottom = (
-            jax.ops.segment_sum(x.astype(jnp.float32).ravel(), of_task, count)
+            jax.ops.segment_sum(x.astype(jnp.float32).ravel(), numbers, count)
             for x in (tokens.losses, tokens.is_counted)
         )
         sums[_PREFIX + name] = top, bottom
@@ -65,13 +65,13 @@ def summed(losses: Mapping[str, TaskLosses], task_counts: Mapping[str, int]) -> 
 
 
 def split(metrics: Metrics) -> tuple[Metrics, Metrics]:
-    """Returns the scalar metrics of a step, and its losses by task."""
+    """Returns the scalar metrics of a step, and its losses by task, with names as in `metrics`."""
     scalars = {name: pair for name, pair in metrics.items() if not name.startswith(_PREFIX)}
     return scalars, {name: pair for name, pair in metrics.items() if name.startswith(_PREFIX)}
 
 
 def fetch(by_task: Metrics) -> Sums:
-    """Returns the losses by task of a step, on the host."""
+    """Returns the losses by task that `split` returned, copied to the host."""
     sums: Sums = {}
     for name, pair in jax.device_get(by_task).items():
         stream, part = name.removeprefix(_PREFIX).split("/")
@@ -80,7 +80,16 @@ def fetch(by_task: Metrics) -> Sums:
 
 
 def end_phase(phases: Phases, step: int, train_steps: int, model_dir: Path) -> None:
-    """Begins the next phase, and writes losses and weights to `MODEL_DIR/pair_weights.json`."""
+    """Begins the next phase, and writes the losses and weights of all phases in process 0.
+
+    The file is `MODEL_DIR/pair_weights.json`.
+
+    Args:
+      phases: the streams.
+      step: finished steps.
+      train_steps: steps of the run in all.
+      model_dir: folder of the run.
+    """
     phases.next_phase(step, train_steps)
     if jax.process_index() == 0:
         path = model_dir / PAIR_WEIGHTS_FILE

@@ -1,7 +1,8 @@
-"""Where metrics go besides `metrics.jsonl`: TensorBoard, Weights & Biases, or one of your own.
+"""Trackers, which get the metrics of a run besides `metrics.jsonl`: TensorBoard, Weights & Biases.
 
-`Train.trackers = (@TensorBoard(), @WandB())` selects them. Another package's tracker is a dataclass
-with the method `start` of `TrackerConfig`, made known to gin by `configuration.registry.add`.
+`Train.trackers = (@TensorBoard(), @WandB())` selects them. A tracker of another package is a
+dataclass with the method `start` of `TrackerConfig`, made known to gin by
+`configuration.registry.add`.
 """
 
 import contextlib
@@ -31,7 +32,11 @@ class TrackerConfig(Protocol):
         Args:
           facts: the run's manifest (`training.manifest`), and "config", its gin bindings.
           folder: MODEL_DIR; for a bucket, a local folder that is uploaded to it.
-          step: steps finished. An interrupted run may have logged later ones, which follow again.
+          step: finished steps. An interrupted run may have logged later steps, which are logged
+            again.
+
+        Returns:
+          The tracker, to which the run writes until it closes it.
 
         Raises:
           ValueError: the tracker cannot start; names the remedy.
@@ -49,10 +54,10 @@ class TensorBoard:
 
 
 class _Events:
-    """Writes TensorBoard events synchronously.
+    """Writes TensorBoard events, in the thread of the caller.
 
-    tensorboardX's usual writer has a thread, which ends when the disk is full and leaves the caller
-    waiting for it.
+    The usual writer of tensorboardX has a thread of its own. When the disk is full, that thread
+    ends, and the caller waits for it forever.
     """
 
     def __init__(self, directory: Path, resume_step: int) -> None:
@@ -85,19 +90,20 @@ class _Events:
             self._writer.flush()
 
     def _write(self, **fields: Any) -> None:
+        """Writes an event of now with the given fields."""
         self._writer.write_event(self._event(wall_time=time.time(), **fields))
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # From an earlier write, which has raised it already.
+        with contextlib.suppress(OSError):  # An earlier write has raised the error already.
             self._writer.close()
 
 
 @contextlib.contextmanager
 def _hidden(*modules: str) -> Iterator[None]:
-    """Lets imports of modules fail that are not loaded yet, as if they were not installed.
+    """Hides modules that are not imported yet: within the context, importing them fails.
 
-    tensorboardX imports PyTorch and Google's storage wherever they are installed, for what is not
-    used here: 3 seconds of a start.
+    tensorboardX imports PyTorch and Google's storage if they are installed, which takes 3 seconds
+    of a start; the events here need neither.
     """
     blocked = [name for name in modules if name not in sys.modules]
     sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]  # None: "not there".
@@ -170,12 +176,12 @@ class _WandBRun:
         self._log(step, lambda: {name: wandb.Html(page, inject=False, data_is_not_path=True)})
 
     def _log(self, step: int, content: Callable[[], dict[str, Any]]) -> None:
-        """Logs what `content` returns, which may write a file."""
+        """Logs what `content` returns; after a failure of it or of logging, does nothing more."""
         if self._failed:
             return
         try:
             self._run.log(content(), step=step)
-        except Exception:  # Of many kinds: its process has ended, the disk is full.
+        except Exception:  # Many kinds, such as when wandb's process has ended or the disk is full.
             self._failed = True
             _log.warning("Weights & Biases: logging ends at step %d.", step, exc_info=True)
 

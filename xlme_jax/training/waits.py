@@ -12,14 +12,14 @@ INPUT, DEVICE = "input_seconds", "device_seconds"
 
 
 class Waits:
-    """Seconds a step that this process has waited since the last line of the log.
+    """Measures how many seconds per step this process waits for its input and its devices.
 
-    The host prepares a step while the devices compute the one before. A host whose `DEVICE` is near
-    zero is behind its devices: the run waits for it. `INPUT` says how much of its time the next
-    batch took.
+    The host prepares a step while the devices compute the step before. If a host waits hardly at
+    all for its devices (`DEVICE`), it is slower than they are, and the run waits for this host.
+    `INPUT` is the time that the next batch took.
 
     Args:
-      clock: monotonic seconds.
+      clock: function that returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,16 +28,18 @@ class Waits:
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Counts the time inside as waiting for INPUT or DEVICE; the latter completes a step."""
+        """Returns a context whose time counts as waiting for INPUT or DEVICE (once per step)."""
         begin = self._clock()
         yield
         self._seconds[what] += self._clock() - begin
-        self._steps += what == DEVICE
+        if what == DEVICE:
+            self._steps += 1
 
     def take(self) -> dict[str, float]:
-        """Returns the means over the steps since the last call, and begins again.
+        """Returns {INPUT or DEVICE: mean seconds per step} since the last call, and begins again.
 
-        All processes call it together. For more than one process, "/PROCESS" ends the names.
+        {} if no step was completed. All processes call it together; in a run of several, the result
+        has the means of all, with names such as "input_seconds/PROCESS".
         """
         if not self._steps:
             return {}
