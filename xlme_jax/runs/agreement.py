@@ -1,7 +1,7 @@
-"""Compares what the processes of a run were started with, before any waits for all in a collective.
+"""Compares what the processes of a run were started with, before the first collective.
 
-With another learning rate, seed or code on one host, a run trains what nobody asked for; with
-another interval of the log its processes wait for each other and never return.
+If one host has another learning rate, seed or code, the run trains what nobody asked for. If one
+has another interval of the log, its processes wait for each other and never return.
 """
 
 import hashlib
@@ -20,10 +20,11 @@ from xlme_jax.storage.paths import as_path
 from xlme_jax.training import manifest, peers
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
-# Folders of one machine: hosts may keep the data under another path. Process 0 alone prepares it.
+# Bindings that may differ: folders of one machine, as hosts may have the data under other paths.
 _OF_THE_HOST = ("DATA_DIR", "Train.data_dir", "Train.data_cache")
+# Prefix of bindings that may differ, as process 0 alone prepares data.
 _OF_THE_FIRST = "Prepare."
-# Options of the compilers and of JAX that make another program of the same code.
+# Options of the compilers and of JAX that change the program which is made of the same code.
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _JAX_OPTIONS = (
     "jax_default_matmul_precision",
@@ -61,7 +62,7 @@ def check_data(dataset: PreparedDataset) -> None:
 def _facts(
     config: TrainConfig, config_text: str, resume_with_changes: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yields names and values of what must be equal."""
+    """Yields (name, value as text) of all that must be equal in all processes."""
     for name, value in manifest.bindings(config_text).items():
         if name not in _OF_THE_HOST and not name.startswith(_OF_THE_FIRST):
             yield name, value

@@ -1,7 +1,8 @@
 """Decides once per run which implementation of attention its encoders use.
 
 Implementations round differently, so the choice must not change within a run: checkpoints record
-it, and a run that resumes keeps it. CPUs have one implementation, so nothing is measured there.
+the choice, and a run that resumes keeps it. If a device has one implementation, as CPUs have,
+nothing is measured.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ class Decision(NamedTuple):
 
     Attributes:
       objective: the objective's configuration, with the choices instead of "auto".
-      choices: {path of an encoder in it: implementation}, for checkpoints.
+      choices: {dotted path of an encoder in `objective`: implementation}, for checkpoints.
       text: the reasons, for people; empty in all processes but the first.
       content: the measurements as JSON; None if nothing was measured.
     """
@@ -44,11 +45,11 @@ class Decision(NamedTuple):
 def decide(
     config: TrainConfig, streams: Sequence[Stream], mesh: jax.sharding.Mesh, dtype: Any
 ) -> Decision:
-    """Replaces `Encoder.attention = "auto"` in the configuration of the objective.
+    """Returns what to use for `Encoder.attention = "auto"` in the configuration of the objective.
 
     The first process decides for all. A choice in the newest checkpoint of MODEL_DIR is kept if
-    this device has that implementation. Otherwise all implementations are measured, or an earlier
-    measurement is taken from the cache.
+    this device has that implementation. Otherwise all implementations of the device are measured,
+    or an earlier measurement is taken from the cache, unless there is only one.
 
     Args:
       config: configuration of the run.
@@ -71,13 +72,17 @@ def decide(
 
 
 def rows_per_device(streams: Sequence[Stream], mesh: jax.sharding.Mesh, micro_batches: int) -> Rows:
-    """Returns the rows of each stream that a device attends over at once, and their length."""
+    """Returns {stream: (rows that a device processes at once, their length)}."""
     parts = meshes.batch_shards(mesh) * micro_batches
     return {stream.name: (max(stream.rows // parts, 1), stream.length) for stream in streams}
 
 
 def heads_per_device(encoder: EncoderConfig, mesh: jax.sharding.Mesh, dtype: Any) -> Heads:
-    """Returns the attention of an encoder on one device."""
+    """Returns the heads of an encoder's attention on one device.
+
+    The heads are split over the tensor axis if it divides their number; otherwise each device has
+    all of them.
+    """
     count, split = encoder.num_heads, mesh.shape["tensor"]
     return Heads(
         count // split if count % split == 0 else count,
@@ -91,7 +96,14 @@ def heads_per_device(encoder: EncoderConfig, mesh: jax.sharding.Mesh, dtype: Any
 def _decide(
     heads: Mapping[str, Heads], rows: Rows, device: Any, before: Mapping[str, str]
 ) -> Decision:
-    """Decides for the encoders with `heads`, given the choices of the checkpoint, and logs why."""
+    """Returns the decision for some encoders, without `objective`, and logs the reasons.
+
+    Args:
+      heads: {path of an encoder: its heads on a device}.
+      rows: rows of each stream on a device.
+      device: the device.
+      before: the choices in the newest checkpoint, by path; {} for none.
+    """
     names = {
         path: implementations(device.platform, device.device_kind, shape)
         for path, shape in heads.items()
@@ -102,7 +114,8 @@ def _decide(
     reasons = dict.fromkeys(choices, "as in the checkpoint")
     for path in heads.keys() - choices.keys():
         if len(names[path]) == 1:
-            (choices[path],), reasons[path] = names[path], f"the only one for {device.device_kind}"
+            choices[path] = names[path][0]
+            reasons[path] = f"the only one for {device.device_kind}"
     for path in heads:
         if path in before and before[path] not in names[path]:
             _log.warning(
@@ -134,7 +147,7 @@ def _decide(
 
 
 def _agreed(choices: dict[str, str]) -> dict[str, str]:
-    """Returns the choices of the first process."""
+    """Returns the choices of the first process, in all processes; they must have the same paths."""
     if jax.process_count() == 1:
         return choices
     known = get_args(Implementation)
@@ -144,7 +157,10 @@ def _agreed(choices: dict[str, str]) -> dict[str, str]:
 
 
 def automatic_encoders(config: Any) -> dict[str, EncoderConfig]:
-    """Returns the encoders in a dataclass with attention = "auto", by the dotted path of fields."""
+    """Returns {dotted path of fields: encoder} of a dataclass's encoders with attention = "auto".
+
+    The path of `config` itself is "".
+    """
     if isinstance(config, EncoderConfig):
         return {"": config} if config.attention == "auto" else {}
     encoders = {}
@@ -155,10 +171,10 @@ def automatic_encoders(config: Any) -> dict[str, EncoderConfig]:
 
 
 def with_attention(config: Any, chosen: Mapping[str, str]) -> Any:
-    """Returns a dataclass with the attention of encoders replaced.
+    """Returns a copy of a dataclass with the attention of encoders replaced.
 
     Args:
-      config: the dataclass.
+      config: the dataclass, which may be an encoder or have encoders at any depth.
       chosen: {path as in `automatic_encoders`: implementation}.
     """
     if isinstance(config, EncoderConfig):
@@ -177,7 +193,7 @@ def with_attention(config: Any, chosen: Mapping[str, str]) -> Any:
 
 
 def _dataclass_fields(config: Any) -> dict[str, Any]:
-    """Returns the fields that are dataclasses; none if `config` is none itself."""
+    """Returns {name: value} of the fields that are dataclasses; {} if `config` is no dataclass."""
     if not dataclasses.is_dataclass(config):
         return {}
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}

@@ -33,17 +33,17 @@ _log = logging.getLogger(__name__)
 def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -> Path:
     """Writes a MODEL_DIR whose weights are the mean of a run's last checkpoints.
 
-    Its checkpoint has the step and the FLOPs of the newest one. It can be evaluated, exported and
-    started from, but not resumed, as it has no state of the optimizer.
+    The written checkpoint has the step and the FLOPs of the newest one. It can be evaluated,
+    exported and started from, but not resumed, as it has no state of the optimizer.
 
     Args:
-      run: MODEL_DIR.
+      run: MODEL_DIR of the run.
       last: number of checkpoints, the newest ones.
       output: MODEL_DIR to write; must not have a checkpoint.
       vocabulary: SentencePiece model; None uses the one of the run's data.
 
     Returns:
-      The checkpoint.
+      The path of the written checkpoint.
 
     Raises:
       ValueError: there are fewer checkpoints, they differ in model or data, one is damaged, or
@@ -59,12 +59,12 @@ def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -
             "keep more of them."
         )
     steps = steps[-last:]
-    places = [(run / FOLDER / str(step)).absolute() for step in steps]
-    record = _common_record(places)
+    averaged = [(run / FOLDER / str(step)).absolute() for step in steps]
+    record = _common_record(averaged)
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
-        loaded = trained.load(str(places[-1]), vocabulary, mesh)
-        params = _mean(loaded, places[:-1])
+        loaded = trained.load(str(averaged[-1]), vocabulary, mesh)
+        params = _mean(loaded, averaged[:-1])
         step = jax.device_put(np.int32(steps[-1]), loaded.abstract.step.sharding)
         state = TrainState(step, params, {}, loaded.abstract.opt_state)
         manifest = {**record.manifest, "averaged_steps": steps}
@@ -77,7 +77,7 @@ def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -
 
 
 def _common_record(checkpoints: Sequence[Path]) -> RunRecord:
-    """Returns the last record; raises ValueError if the checkpoints differ in model or data."""
+    """Returns the record of the last checkpoint; ValueError if they differ in model or data."""
     records = [read_record(checkpoint) for checkpoint in checkpoints]
     facts = [
         {
@@ -98,7 +98,11 @@ def _common_record(checkpoints: Sequence[Path]) -> RunRecord:
 
 
 def _mean(loaded: trained.LoadedRun, checkpoints: Sequence[Path]) -> Params:
-    """Returns the mean of the loaded weights and of others; holds two at a time."""
+    """Returns the mean of the loaded weights and of the weights in some other checkpoints.
+
+    The loaded weights are consumed: their buffers take the sum. No more than two checkpoints are in
+    memory at a time.
+    """
     total = loaded.params
     add = jax.jit(functools.partial(jax.tree.map, jax.numpy.add), donate_argnums=0)
     for checkpoint in checkpoints:

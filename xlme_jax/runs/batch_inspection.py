@@ -39,7 +39,7 @@ from xlme_jax.training.metrics import ratios
 from xlme_jax.training.step import make_reading, read_rows
 
 _log = logging.getLogger(__name__)
-# Data, and so the state of a stream, is read a batch at a time: more than these need a bar.
+# Batches are read one after the other up to the step; more than this number show a progress bar.
 _MANY = 100
 
 
@@ -47,11 +47,11 @@ class InspectedBatch(BatchRows):
     """The batch of a step; notebooks show it as a page."""
 
     def text(self, rows: int | None = 4, colors: bool = False) -> str:
-        """Returns it as text for a terminal, up to `rows` rows of each stream (None: all)."""
+        """Returns the batch as text for a terminal, up to `rows` rows of a stream (None: all)."""
         return batch_text.render(self, rows, colors)
 
     def html(self, rows: int | None = 4) -> str:
-        """Returns it as a self-contained page, up to `rows` rows of each stream (None: all)."""
+        """Returns the batch as a whole HTML page, up to `rows` rows of a stream (None: all)."""
         return batch_page.render(self, rows)
 
     def _repr_html_(self) -> str:
@@ -61,7 +61,7 @@ class InspectedBatch(BatchRows):
 
 
 class _Weights(NamedTuple):
-    """What is read of a checkpoint."""
+    """A checkpoint's folder, and what is read of it: weights and carried state."""
 
     folder: Path
     params: Params
@@ -74,17 +74,17 @@ def inspect_batch(
     checkpoint: str | None = None,
     prepare_command: Sequence[str] = (),
 ) -> InspectedBatch:
-    """Returns the batch that a step of a run reads.
+    """Returns the batch that a step of a run reads, and what a checkpoint predicts of it.
 
-    It depends on the configuration alone. With a checkpoint of the same run, reading begins at
-    the newest checkpoint before the step instead of at the first batch.
+    The batch depends on the configuration alone. With a checkpoint of the same run, reading begins
+    at the newest checkpoint before the step instead of at the first batch.
 
     Args:
       config: configuration of the run.
       step: number of the step, from 1; None for the one after the checkpoint's (the last, if that
         has all steps), or else 1.
       checkpoint: MODEL_DIR of a run, or one of its checkpoints, whose weights predict; None for
-        none.
+        no predictions.
       prepare_command: command that prepares the data set.
 
     Raises:
@@ -121,16 +121,21 @@ def inspect_batch(
 def _move_to(
     step: int, batches: BatchIterator, folder: Path | None, parts: Parts, config: TrainConfig
 ) -> None:
-    """Moves to the batch of a step, from the newest checkpoint before it, or from the first."""
-    begin = _position_before(step, folder, batches.get_state())
-    if begin is None:
+    """Moves `batches` to the batch of a step.
+
+    Raises:
+      ValueError: the weights of tasks change before the step, by losses that were not saved.
+    """
+    saved = _position_before(step, folder, batches.get_state())
+    if saved is None:
         _fill(batches, parts, config)
         done = 0
     else:
-        done, position = begin
+        done, position = saved
         batches.set_state(position)
-    for number in range(done + 1, step) if batches.task_counts() else ():
-        if batches.phase_ends(number, parts.settings.train_steps):
+    weights_change = bool(batches.task_counts())
+    for number in range(done + 1, step):
+        if weights_change and batches.phase_ends(number, parts.settings.train_steps):
             raise ValueError(
                 f"step = {step}: the weights of tasks change after step {number}, by losses that "
                 "only the run knows. Give a checkpoint of this run between the last change and "
@@ -144,9 +149,16 @@ def _move_to(
 def _position_before(
     step: int, folder: Path | None, ours: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]] | None:
-    """Returns the newest saved position before a step, and its number of steps.
+    """Returns the steps and the position of the newest checkpoint before a step.
 
-    None without one, or if the checkpoints are of other data, order or streams.
+    Args:
+      step: number of the step, from 1.
+      folder: a checkpoint, beside which others are looked for; None for none.
+      ours: a position in the data of this run.
+
+    Returns:
+      (finished steps, position); None if there is no such checkpoint, or if it is of other data, of
+      another order or of other streams.
     """
     if folder is None or not folder.name.isdigit():
         return None
@@ -161,19 +173,19 @@ def _position_before(
 
 
 def _step_of(folder: Path | None) -> int:
-    """Returns the steps of a checkpoint; 0 without one, or if its name does not tell."""
+    """Returns the finished steps of a checkpoint; 0 for None, or if its name is not a number."""
     return int(folder.name) if folder is not None and folder.name.isdigit() else 0
 
 
 def _orders(position: Mapping[str, Any]) -> Any:
-    """Returns what identifies the order of each stream."""
+    """Returns what two positions share if they are of the same order of the same streams."""
     streams = position.get("streams", {})
     orders = {name: (stream.get("order"), "robust" in stream) for name, stream in streams.items()}
     return position.get("version"), orders
 
 
 def _fill(batches: BatchIterator, parts: Parts, config: TrainConfig) -> None:
-    """Reads the batches that fill the carried state before the first step."""
+    """Reads as many batches as a run reads before its first step to fill the carried state."""
     objective, settings = parts.objective, parts.settings
     if objective.carry is None:
         return
@@ -190,7 +202,10 @@ def _fill(batches: BatchIterator, parts: Parts, config: TrainConfig) -> None:
 def _read(
     parts: Parts, config: TrainConfig, arrays: Any, step: int, folder: Path | None
 ) -> tuple[Mapping[str, Reading], dict[str, float]]:
-    """Returns readings on the host, and the step's metrics if there are weights."""
+    """Returns {stream: what is read and predicted of a step's batch}, and the step's metrics.
+
+    Without a checkpoint (`folder` is None), there are no predictions, and the metrics are {}.
+    """
     objective, settings = parts.objective, parts.settings
     number = np.int32(step)
     if folder is None:
@@ -216,7 +231,7 @@ def _read(
 def _weights(
     folder: Path, objective: Objective, mesh: jax.sharding.Mesh, dataset: PreparedDataset
 ) -> _Weights:
-    """Reads weights and carried state of a checkpoint."""
+    """Returns weights and carried state of a checkpoint; ValueError if they do not fit."""
     abstract = states.abstract_state(objective, optax.identity(), mesh)
     params = warm_start(folder, abstract.params, dataset.vocabulary_digest)
     if objective.carry is None:

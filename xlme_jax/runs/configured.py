@@ -1,4 +1,4 @@
-"""Loads the configuration of a run, with what has to be kept of its files."""
+"""Loads the configuration of a run, with its text and the command that prepares its data."""
 
 import dataclasses
 import os
@@ -12,10 +12,10 @@ from xlme_jax.runs.datasets import prepare_command
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The configuration of a run.
+    """The configuration of a run, as it is built and as text.
 
     Attributes:
-      train: the configuration.
+      train: the configuration as an object.
       text: the operative configuration, from which checkpoints are loaded again.
       prepare_command: command that prepares the data set.
     """
@@ -29,7 +29,7 @@ def load(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     overrides: Mapping[str, Any] | Sequence[str] = (),
 ) -> RunConfig:
-    """Reads gin files; the arguments are those of `api.load_config`.
+    """Returns the configuration in gin files; the arguments are those of `api.load_config`.
 
     Raises:
       ConfigError: an error in a file or value; names the file or field and suggests a remedy.
@@ -45,4 +45,5 @@ def load(
 
 
 def _plain(value: Any) -> Any:
+    """Returns a value whose `repr` gin can read: a path as a string, others as they are."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -18,11 +18,13 @@ _log = logging.getLogger(__name__)
 
 
 def open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> PreparedDataset:
-    """Opens the prepared data of a run; must be called by every process.
+    """Returns the prepared data of a run; must be called by every process.
+
+    Files in a bucket are copied to this machine, and `verify_data` verifies all files.
 
     Args:
       config: configuration of the run. With `prepare_if_missing` a missing data set is prepared.
-      prepare_command: command that prepares it.
+      prepare_command: command that prepares the data set.
 
     Raises:
       ValueError: the data is missing, damaged or has another vocabulary; names the remedy.
@@ -53,7 +55,15 @@ def open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> Prepare
 def prepare_command(
     config: TrainConfig, files: Sequence[str], bindings: Sequence[str]
 ) -> list[str]:
-    """Returns the command that prepares the data set of a configuration."""
+    """Returns the command that prepares the data set of a configuration.
+
+    If the configuration does not say how, the command is an example with names to replace.
+
+    Args:
+      config: configuration of a run.
+      files: gin files of the configuration.
+      bindings: lines `NAME = VALUE` that override the files.
+    """
     command = [sys.executable, "-m", "xlme_jax.prepare"]
     if config.prepare is not None:
         command += [f"--gin_file={file}" for file in files]
@@ -69,7 +79,11 @@ def prepare_command(
 
 
 def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
-    """Prepares the data set in process 0, unless it exists with the same settings; all wait."""
+    """Prepares the data set in process 0, unless it exists with the same settings; all wait.
+
+    Raises:
+      ValueError: in all processes, if the preparation failed.
+    """
     return_code = 0
     if jax.process_index() == 0 and not is_prepared(config):
         # In a separate process, because training never imports TensorFlow.
@@ -84,7 +98,7 @@ def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
 
 
 def _copy_and_verify(dataset: PreparedDataset, config: TrainConfig) -> None:
-    """Copies a bucket's files to this machine, and verifies this process's share of the others.
+    """Copies files from a bucket to this machine, and verifies this process's share of the data.
 
     Raises:
       PreparedDataError: in all processes, if any finds a damaged file.
@@ -105,7 +119,10 @@ def _copy_and_verify(dataset: PreparedDataset, config: TrainConfig) -> None:
 
 
 def _agreed(error: PreparedDataError | None, dataset: PreparedDataset) -> PreparedDataError | None:
-    """Returns the error of this process, or one that names another process that has one."""
+    """Returns an error in all processes if one has an error; None if none has.
+
+    It is the process's error, or else an error that names a process with a damaged file.
+    """
     from xlme_jax.training import peers
 
     states = peers.gather("verified", "damaged" if error else "whole", peers.LONG_SECONDS)

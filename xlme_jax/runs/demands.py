@@ -1,4 +1,4 @@
-"""Which training commands a machine is too small for: by memory, and by FLOPs."""
+"""Says which training commands a machine is too small for, by memory and by FLOPs."""
 
 import dataclasses
 import os
@@ -14,22 +14,22 @@ from xlme_jax.training.model_info import count_parameters
 from xlme_jax.training.peak import peak_flops
 
 _TRAIN = ["python", "-m", "xlme_jax.train"]
-# Float32 weights, Adam's two moments, and gradients.
+# Bytes per parameter: float32 weights, gradients, and Adam's two moments.
 _BYTES = 16
-# No core of a CPU multiplies matrices faster.
+# FLOP/s of a core of a CPU, at most, in products of matrices.
 _CORE_FLOPS = 2e11
-# What takes longer at the machine's peak is no run for it.
+# Most days that a run may take at the machine's peak.
 _DAYS = 30
 
 
 @dataclasses.dataclass(frozen=True)
 class HostDevices:
-    """Devices of a machine together.
+    """The devices of a machine, taken together.
 
     Attributes:
-      name: what they are.
-      memory: their bytes.
-      flops: FLOP/s, at most; None if unknown.
+      name: number and kind of the devices.
+      memory: bytes of all devices together; 0 if unknown.
+      flops: peak FLOP/s of all devices together; None if unknown.
     """
 
     name: str
@@ -55,15 +55,17 @@ def too_large(commands: Iterable[str], machine: HostDevices) -> dict[str, str]:
     """Returns {command: why the machine is too small for it}.
 
     Args:
-      commands: shell commands; of several that are joined, the first counts. Only trainings are
-        looked at whose size their gin files give: that of a fine-tuning is its checkpoint's.
-      machine: the machine.
+      commands: shell commands; of commands joined by &&, the first counts. Only commands
+        of `xlme_jax.train` are looked at. Their gin files must give the size of the model, which
+        those of a fine-tuning do not.
+      machine: the devices of the machine.
     """
     reasons = {command: _reason(command, machine) for command in dict.fromkeys(commands)}
     return {command: reason for command, reason in reasons.items() if reason}
 
 
 def _reason(command: str, machine: HostDevices) -> str:
+    """Returns why a machine is too small for a command; "" if it is not, or does not train."""
     words = shlex.split(command.split(" && ")[0])
     if words[:3] != _TRAIN:
         return ""
@@ -71,8 +73,11 @@ def _reason(command: str, machine: HostDevices) -> str:
     bindings: list[str] = []
     for flag in command_line.gin_flags(words[3:]):
         name, value = flag.split("=", 1)
-        (files if name == "--gin_file" else bindings).append(value)
-    # Sizes do not depend on what it starts from, which may not be there yet.
+        if name == "--gin_file":
+            files.append(value)
+        else:
+            bindings.append(value)
+    # The size does not depend on the checkpoint to start from, which may not exist yet.
     config = loading.load(files, [*bindings, "INIT_FROM = None"], "Train")
     parameters, flops = _size(config)
     needed = parameters * _BYTES
@@ -89,7 +94,7 @@ def _reason(command: str, machine: HostDevices) -> str:
 
 
 def _size(config: TrainConfig) -> tuple[int, float]:
-    """Returns the parameters and the FLOPs of a run whose gin files give its vocabulary."""
+    """Returns the number of parameters and the FLOPs of a run, with `Train.vocab_size` ids."""
     vocabulary = config.vocab_size or 0
     objective = config.objective.build(vocabulary, jnp.float32)
     boxed = jax.eval_shape(objective.init, jax.random.key(0))

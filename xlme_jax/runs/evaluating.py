@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Options(Request):
-    """What to evaluate, and how; see `Request` for what concerns measures.
+    """What to evaluate, and how; `Request` has the settings of measures.
 
     Attributes:
       data_dir: prepared data set for language means and for selecting layers; None uses the run's.
@@ -57,8 +57,8 @@ class Options(Request):
 def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
     """Evaluates a checkpoint and writes `results.json`, predictions and plots.
 
-    A fine-tuned run that keeps the best checkpoint of each of several languages is evaluated in
-    these, each with its own; the results are in MODEL_DIR/evaluation/by_language.
+    A fine-tuned run may keep the best checkpoint of each of several languages. Then each language
+    is evaluated with its checkpoint; the results are in MODEL_DIR/evaluation/by_language.
 
     Args:
       checkpoint: MODEL_DIR of a run, or one of its checkpoints.
@@ -68,31 +68,32 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
       The outcome of each task, and the path of `results.json`.
 
     Raises:
-      ValueError: a task does not match the checkpoint, or files are missing or damaged.
+      ValueError: a task is unknown or does not match the checkpoint, no best checkpoint is of the
+        requested languages, or files are missing or damaged.
     """
     _check_names(options.tasks)
-    parts = languages_by_step(as_path(checkpoint))
-    if not parts or any(measures.by_task()[x].about.needs != "head" for x in options.tasks):
+    by_step = languages_by_step(as_path(checkpoint))
+    if not by_step or any(measures.by_task()[x].about.needs != "head" for x in options.tasks):
         outcomes, header = _evaluated(checkpoint, options)
         folder = as_path(header.checkpoint).parent.parent
         name = str(header.step)
     else:
-        run, parted = as_path(checkpoint).absolute(), []
+        run, of_steps = as_path(checkpoint).absolute(), []
         requested = set(map(tag_or_code, options.languages))
-        for step, languages in parts.items():
+        for step, languages in by_step.items():
             selected = tuple(c for c in languages if not requested or tag_or_code(c) in requested)
             if selected:
-                some = dataclasses.replace(options, languages=selected)
-                parted.append(_evaluated(str(run / FOLDER / str(step)), some))
-        if not parted:
+                options_of_step = dataclasses.replace(options, languages=selected)
+                of_steps.append(_evaluated(str(run / FOLDER / str(step)), options_of_step))
+        if not of_steps:
             raise ValueError(
                 f"--languages={','.join(options.languages)}: {run} keeps no best checkpoint for "
                 "these; pass one of its checkpoints"
             )
-        outcomes = [
-            finetuned.merge(of_task) for of_task in zip(*(of_step for of_step, _ in parted))
-        ]
-        header = dataclasses.replace(parted[0][1], checkpoint=str(run), step=None)
+        # The outcomes of a task at all steps, task by task.
+        of_tasks = zip(*(of_step for of_step, _ in of_steps))
+        outcomes = [finetuned.merge(of_task) for of_task in of_tasks]
+        header = dataclasses.replace(of_steps[0][1], checkpoint=str(run), step=None)
         folder, name = run, "by_language"
     output = as_path(options.output or folder / "evaluation" / name)
     return outcomes, results.write(outcomes, output, header)
@@ -107,9 +108,9 @@ def _check_names(tasks: Sequence[str]) -> None:
 
 
 def languages_by_step(run: Path) -> dict[int, list[str]]:
-    """Returns {step: languages} if a run keeps the best checkpoints of several languages.
+    """Returns {step: languages whose best checkpoint it is} if a run keeps those of several.
 
-    Otherwise, and for a checkpoint, it is {}.
+    Otherwise, and if `run` is a checkpoint, returns {}.
     """
     best = {} if (run / "state").is_dir() else read_best(run)
     names = [metric.rpartition("/") for metric in best]
@@ -122,7 +123,7 @@ def languages_by_step(run: Path) -> dict[int, list[str]]:
 
 
 def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], results.Header]:
-    """Evaluates one checkpoint; returns the outcome of each task, and what it is of."""
+    """Evaluates one checkpoint; returns the outcome of each task, and the header of the results."""
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         loaded = trained.load(checkpoint, options.vocabulary, mesh)
@@ -149,7 +150,17 @@ def _outcomes(
     settings: Mapping[str, Measure],
     options: Options,
 ) -> list[Outcome]:
-    """Runs the evaluations; those of frozen encoders also run on other and untrained encoders."""
+    """Returns the outcome of each task.
+
+    Measures of frozen encoders also evaluate the other encoders of the objective. Measures of
+    pre-trained models also evaluate the model before training, unless `options` forbids it.
+
+    Args:
+      loaded: the checkpoint.
+      subject: the exported encoder.
+      settings: {task: its measure}.
+      options: what to evaluate.
+    """
     evaluations = {task: measure.build(subject) for task, measure in settings.items()}
     pretrained = [x for x, measure in settings.items() if measure.about.is_of_pretrained]
     encoders = [x for x, measure in settings.items() if measure.about.needs == "encoder"]
@@ -173,7 +184,13 @@ def _outcomes(
 
 
 def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
-    """Adds the figures of another or untrained encoder under the name `system`."""
+    """Returns `outcome` with another model's results and headline figures added.
+
+    Args:
+      outcome: outcome of the evaluated model.
+      other: outcome of another or untrained encoder; its baselines are left out.
+      system: name of that encoder in the result.
+    """
     added = tuple(
         dataclasses.replace(result, system=system)
         for result in other.results
@@ -183,7 +200,7 @@ def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
     figures = {
         f"{name} ({system})": value
         for name, value in other.headline.items()
-        if name.split("/")[-1] not in baselines  # They do not depend on the encoder.
+        if name.split("/")[-1] not in baselines  # Baselines depend on no encoder.
     }
     return dataclasses.replace(
         outcome, results=outcome.results + added, headline={**outcome.headline, **figures}
@@ -191,7 +208,10 @@ def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
 
 
 def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Outcome]:
-    """Adds each readout's mean at `layer` or the selected layer to the headlines, and plots."""
+    """Returns the outcomes with each readout's mean at one layer in the headlines, and with plots.
+
+    The layer is `layer`; None takes the layer that held-out retrieval selects.
+    """
     results = [result for outcome in outcomes for result in outcome.results]
     layers = held_out_retrieval.choose_layers(results, layer)
     return [
@@ -213,7 +233,7 @@ def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Ou
 
 
 def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
-    """Returns {file: PNG} of retrieval and similarity over layers; empty for other tasks."""
+    """Returns {file: PNG} of retrieval and similarity over layers; {} if a task has neither."""
     files = {}
     measure = measures.of_task(task)
     panels = held_out_retrieval.readout_panels(task, outcome.results)
@@ -227,7 +247,7 @@ def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
 
 
 def _plane(task: str, outcome: Outcome, layers: held_out_retrieval.Layers) -> dict[str, bytes]:
-    """Returns {file: PNG} of languages in the plane; empty without finite embeddings."""
+    """Returns {file: PNG} of languages in the plane; {} without embeddings that are all finite."""
     if not outcome.embeddings or not all(np.isfinite(x).all() for x in outcome.embeddings.values()):
         return {}
     known = ("centred", *readouts.READOUTS)
@@ -251,10 +271,12 @@ def _similarities(outcome: Outcome) -> list[pictures.Curve]:
 
 
 def _training_text(data_dir: str | None, loaded: trained.LoadedRun) -> TrainingText | None:
-    """Returns training text for readouts; None, with a message, if the run's data is missing.
+    """Returns training text for readouts, from `data_dir` or else from the run's data.
+
+    None, with a message, if the run's data is missing, damaged or has another vocabulary.
 
     Raises:
-      ValueError: --data_dir is missing, damaged or has another vocabulary.
+      ValueError: `data_dir` is given, and is missing, damaged or has another vocabulary.
     """
     try:
         dataset = PreparedDataset.load(data_dir or loaded.config.data_dir)
@@ -269,11 +291,16 @@ def _training_text(data_dir: str | None, loaded: trained.LoadedRun) -> TrainingT
 
 
 def _default_tasks(subject: Subject) -> list[str]:
+    """Returns the task that a model was fine-tuned on, or the tasks of pre-trained encoders."""
     return [subject.task] if subject.task else measures.defaults()
 
 
 def _selecting_tasks(tasks: Sequence[str], subject: Subject, layer: int | None) -> list[str]:
-    """Returns held-out retrieval if it is needed to select layers, and is not among the tasks."""
+    """Returns the tasks to add so that layers can be selected: held-out retrieval, or none.
+
+    None are added if no layer must be selected, if held-out retrieval is among the tasks, if there
+    is no training text, or, with a message, if that has no held-out lines.
+    """
     selecting = HeldOutRetrieval.about.name
     needs_layers = any(measures.by_task()[task].about.by_readout for task in tasks)
     if not needs_layers or layer is not None or selecting in tasks or not subject.training_text:
@@ -290,7 +317,7 @@ def context_of(loaded: trained.LoadedRun, mesh: jax.sharding.Mesh) -> Context:
     """Returns the data and the objective of a checkpoint's run.
 
     Raises:
-      ValueError: its data is missing, or has another vocabulary.
+      ValueError: the run's data is missing, or has another vocabulary.
     """
     config = loaded.config
     dataset = PreparedDataset.load(config.data_dir)

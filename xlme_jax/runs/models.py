@@ -24,14 +24,14 @@ from xlme_jax.training import sharded_state as states
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.validation.fields import check_one_of
 
-# Tokens of a text that is embedded, if the encoder has no limit of its own; as in evaluations.
+# Most tokens of a text that is embedded, as in evaluations; an encoder may have a lower limit.
 LENGTH = 512
 # Few texts are filled up to a multiple of this many rows, so that few shapes are compiled.
 _ROWS = 8
 _READOUTS = (readouts.RAW, "csls")
 
 Part = Literal["detect", "fill"]
-# The ability of a system, what it takes, and systems that have it.
+# {ability's name: (the protocol of a system that has it, the part that it needs, such systems)}.
 _NEEDS: dict[Part, tuple[type, str, str]] = {
     "detect": (Detects, "a discriminator", "XLM-E or XY-LENT"),
     "fill": (Fills, "a masked language model", "pre-training"),
@@ -101,11 +101,11 @@ class Model:
         )
 
     def untrained(self) -> "Model":
-        """Returns the same model with the initial weights of its run, as a baseline.
+        """Returns a copy of the model with the random weights of its run's seed, as a baseline.
 
-        They are those of a run from scratch; a run with INIT_FROM started from others.
+        A run with INIT_FROM started from other weights.
         """
-        other = copy.copy(self)  # With the compiled programs, which are given the weights.
+        other = copy.copy(self)  # Shares the compiled programs, whose arguments are the weights.
         with states.sharding_rules(self.loaded.mesh):
             other.loaded = dataclasses.replace(self.loaded, params=self.loaded.untrained())
         return other
@@ -153,7 +153,7 @@ class Model:
         """Returns the probability that each token of a text was replaced (RTD).
 
         Args:
-          text: at most as many tokens as the discriminator reads.
+          text: a text of at most as many tokens as the discriminator reads.
 
         Returns:
           The text's tokens, `<s>` and `</s>` included, each with its probability.
@@ -173,13 +173,14 @@ class Model:
         ]
 
     def fill(self, text: str, k: int = 5) -> list[list[ScoredToken]]:
-        """Predicts the tokens at each `<mask>` of a text; of XLM-E, the generator does.
+        """Predicts the tokens at each `<mask>` of a text; in XLM-E, with the generator.
 
-        The parts around `<mask>` are tokenized each on its own, so that what follows begins a word.
+        Each part between masks is tokenized on its own, so that the text after `<mask>` begins a
+        word.
 
         Args:
           text: text with `<mask>` in place of one token, once or more often.
-          k: predictions for each.
+          k: number of predictions for each `<mask>`.
 
         Returns:
           For each `<mask>` its K = min(k, V) most likely tokens, with their probabilities.
@@ -197,10 +198,11 @@ class Model:
         for part in ids[1:]:
             tokens += [self.vocabulary.mask_id, *part]
         tokens.append(EOS_ID)
-        places = np.flatnonzero(np.array(tokens) == self.vocabulary.mask_id)
-        if not len(places):
+        masked = np.flatnonzero(np.array(tokens) == self.vocabulary.mask_id)
+        if not len(masked):
             raise ValueError(f"{text!r} has no {MASK_PIECE}; write it in place of a token")
-        positions = np.tile(places.astype(np.int32), (self._row_multiple, 1))
+        # The text is the first row; the other rows are filled up and take the same positions.
+        positions = np.tile(masked.astype(np.int32), (self._row_multiple, 1))
         logits = self._run_on(fill, tuple(tokens), positions)
         values, predicted = jax.lax.top_k(jax.nn.softmax(logits), min(k, logits.shape[-1]))
         return [
@@ -226,14 +228,14 @@ class Model:
         Args:
           queries: Q texts.
           candidates: C texts, such as sentences of another language.
-          k: candidates of each query.
+          k: number of candidates to return for each query.
           readout: "csls", which compares each cosine with those of the neighbours on both sides, or
             "raw", the cosine (`evaluation.readouts`).
           layer: as in `encode`.
           pooling: as in `encode`.
 
         Returns:
-          The K = min(k, C) best of each.
+          The K = min(k, C) best candidates of each query.
 
         Raises:
           ValueError: there is no text, or no such readout, layer or pooling.
@@ -282,16 +284,19 @@ class Model:
     def _compile_pooled(
         self, layer: int, pooling: Pooling
     ) -> Callable[[Any, Mapping[str, Any]], jax.Array]:
+        """Returns the compiled function (params, rows) -> pooled states of a layer, [B, D]."""
+
         def pooled(params: Any, rows: Mapping[str, Any]) -> jax.Array:
             return encoding.pool(self._subject.encode(params, rows)[layer], rows, pooling)
 
         return jax.jit(pooled)
 
     def _compile_all_pooled(self, pooling: Pooling) -> Callable[..., jax.Array]:
+        """Returns the compiled function (params, rows) -> all layers' pooled states, [B, K, D]."""
         return jax.jit(encoding.pool_all(self._subject.encode, pooling))
 
     def _embed(self, pooled: Callable[..., jax.Array], texts: Sequence[str]) -> np.ndarray:
-        """Runs a compiled function on texts; returns its results in their order, [N, ...]."""
+        """Returns the results of a compiled function for texts, in the texts' order, [N, ...]."""
         length = min(LENGTH, self._subject.max_length or LENGTH)
         tokens = encoding.texts_of(self.vocabulary, texts, length)
         batches = encoding.batches(tokens, self._row_multiple)
@@ -301,7 +306,16 @@ class Model:
     def _run_on(
         self, function: Callable[..., jax.Array], tokens: Text, *arguments: Any
     ) -> np.ndarray:
-        """Runs a compiled function on rows of one text; returns its result for the first row."""
+        """Returns the result of a function of `_compiled` for one text.
+
+        Args:
+          function: a function of the weights, rows and `arguments`.
+          tokens: ids of the text, which is the first row; other rows are filled up.
+          *arguments: further arguments.
+
+        Raises:
+          ValueError: the text is longer than an encoder of the objective reads.
+        """
         objective = self.loaded.objective
         encoders = (objective.encoder, *objective.diagnostics.encoders.values())
         limits = [
@@ -318,7 +332,7 @@ class Model:
 
 
 def _on_first_row(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Returns a compiled function that returns the first row of a result."""
+    """Returns the compiled function that returns the first row of the result of `function`."""
     return jax.jit(lambda *arguments: function(*arguments)[0])
 
 
@@ -339,7 +353,7 @@ def load(checkpoint: str, vocabulary: str | None, mesh: MeshConfig) -> Model:
 
 
 def _several(texts: Sequence[str]) -> list[str]:
-    """Returns the texts; ValueError if it is one text, or none."""
+    """Returns the texts as a list; ValueError if `texts` is a string or empty."""
     if isinstance(texts, str) or not len(texts):
         raise ValueError(f"texts = {texts!r} must be a list of at least one text")
     return list(texts)

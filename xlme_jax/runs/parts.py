@@ -33,9 +33,9 @@ class Parts(NamedTuple):
     Attributes:
       dataset: the prepared data.
       objective: the system.
-      dtype: the type that it computes in.
-      streams: the streams that it reads.
-      settings: those of the loop, with passes as steps.
+      dtype: the compute type of the system.
+      streams: the streams that the system reads.
+      settings: the settings of the loop, with passes (`Train.epochs`) turned into steps.
     """
 
     dataset: PreparedDataset
@@ -46,7 +46,9 @@ class Parts(NamedTuple):
 
 
 def build(config: TrainConfig, prepare_command: Sequence[str]) -> Parts:
-    """Builds and checks the parts; compiles nothing.
+    """Returns the parts of a run, after the objective's checks; compiles nothing.
+
+    A missing data set is prepared if the configuration says so.
 
     Args:
       config: configuration of the run.
@@ -90,7 +92,11 @@ def _facts(
 def _loop_settings(
     config: TrainConfig, dataset: PreparedDataset, streams: Sequence[Stream]
 ) -> LoopConfig:
-    """Returns the loop's settings, with passes (`Train.epochs`, `evaluate_epochs`) as steps."""
+    """Returns the loop's settings, with `Train.epochs` and `evaluate_epochs` turned into steps.
+
+    Raises:
+      ValueError: passes are configured, and the objective does not read one labelled stream.
+    """
     settings = config.loop
     for name, field in (("epochs", "train_steps"), ("evaluate_epochs", "evaluate_every")):
         if (passes := getattr(config, name)) is None:
@@ -110,12 +116,12 @@ def _loop_settings(
 
 
 def total_steps(config: TrainConfig, dataset: PreparedDataset, names: Collection[str]) -> int:
-    """Returns the steps of a run, of `Train.epochs` or TRAIN_STEPS.
+    """Returns the number of steps of a run, from `Train.epochs` if that applies, or TRAIN_STEPS.
 
     Args:
       config: configuration of the run.
-      dataset: its data.
-      names: the streams that its objective reads.
+      dataset: data of the run.
+      names: names of the streams that the run's objective reads.
     """
     streams = [stream for stream in config.streams if stream.name in names]
     if config.epochs is None or not _is_labelled(streams):
@@ -124,11 +130,11 @@ def total_steps(config: TrainConfig, dataset: PreparedDataset, names: Collection
 
 
 def _is_labelled(streams: Sequence[Stream]) -> bool:
-    """Returns whether the streams are a single one of labelled examples."""
+    """Returns whether there is one stream, and it has labelled examples."""
     return len(streams) == 1 and isinstance(streams[0], LabelledStream)
 
 
 def _steps_of(passes: float, dataset: PreparedDataset, stream: Stream) -> tuple[int, int]:
-    """Returns the steps of a number of passes over a stream's examples, and the examples."""
+    """Returns the number of steps of some passes over a stream, and its number of examples."""
     examples = sum(task.examples for task in stream_tasks(dataset, stream))
     return math.ceil(passes * examples / stream.rows), examples

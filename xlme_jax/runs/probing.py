@@ -18,17 +18,18 @@ _log = logging.getLogger(__name__)
 def evaluate_along(run: Path, options: evaluating.Options) -> Path:
     """Evaluates every checkpoint of a run, and draws the headline figures by steps and FLOPs.
 
-    Checkpoints that the same command has evaluated before are not evaluated again.
+    Checkpoints that the same command (`options.command`) has evaluated are not evaluated again.
 
     Args:
-      run: MODEL_DIR.
-      options: what to evaluate; each checkpoint has a folder STEP in `options.output`.
+      run: MODEL_DIR of the run.
+      options: what to evaluate; the results of a checkpoint are in the folder STEP of
+        `options.output`, by default MODEL_DIR/evaluation.
 
     Returns:
       The path of curve.json.
 
     Raises:
-      ValueError: there is no checkpoint, or as in `evaluating.evaluate`.
+      ValueError: there is no checkpoint, or `evaluating.evaluate` raises it.
     """
     steps = sorted(saved_steps(run / FOLDER))
     if not steps:
@@ -54,7 +55,7 @@ def evaluate_along(run: Path, options: evaluating.Options) -> Path:
         }
         points.append(PointAlong(step, scores))
     metrics = list(dict.fromkeys(name for point in points for name in point.scores))
-    # Means first, because the picture has few lines.
+    # Means come first, because the picture draws only the first few metrics.
     metrics.sort(key=lambda name: not name.split("/")[-1].startswith(("mean", "layer_")))
     along.write(run, points, metrics, output)
     return output / along.CURVE_JSON

@@ -1,9 +1,10 @@
-"""Compares a run with the one that its folder holds, before anything is compiled.
+"""Compares a run with the run that its folder holds, before anything is compiled.
 
-A run resumes from the newest checkpoint of MODEL_DIR. If that was trained with other values of what
-determines the weights, the result would be neither this run nor that one, so it is refused. What
-may change: where and how the same computation is done, what is logged, evaluated and kept, and the
-number of steps, with which the learning rate changes; all but what is logged and kept is reported.
+A run resumes from the newest checkpoint of MODEL_DIR. If the checkpoint was trained with other
+values of fields that determine the weights, the result would be neither run, so resuming is
+refused. These may change: where and how the same computation is done, what is logged, evaluated and
+kept, and the number of steps, with which the learning rate changes. All of these are reported but
+for what is logged, evaluated and kept.
 """
 
 import dataclasses
@@ -45,25 +46,27 @@ def check(
     train_steps: int,
     with_changes: bool,
 ) -> dict[str, str]:
-    """Compares a run with that of the newest checkpoint in its folder, and logs how they differ.
+    """Compares a run with the newest checkpoint in its folder, and logs how they differ.
 
     Args:
       config: configuration of the run.
-      dataset: its data.
-      streams: the streams that its objective reads.
-      train_steps: its steps.
-      with_changes: whether it may resume although weights are affected.
+      dataset: data of the run.
+      streams: the streams that the run's objective reads.
+      train_steps: steps of the run in all.
+      with_changes: whether the run may resume although the differences affect the weights.
 
     Returns:
-      {name: "BEFORE -> NOW"} of what differs, for the manifest; {} without a checkpoint.
+      {name: "BEFORE -> NOW"} of what differs, for the manifest; {} if nothing can be compared:
+      without a checkpoint, or with one of other data or without a readable configuration.
 
     Raises:
-      ValueError: the folder's run has other values of what determines the weights, or more steps
-        than this run has in all; names them, and the remedy.
+      ValueError: the checkpoint has other values of what determines the weights, or more steps
+        than this run has in all, and `with_changes` is False; names them, and the remedy.
     """
     folder = as_path(config.model_dir)
     newest = newest_record(folder)
-    if newest is None or newest[1].dataset != dataset.digest:  # Other data are refused as such.
+    # A checkpoint of other data is refused later, by `Checkpoints.check`.
+    if newest is None or newest[1].dataset != dataset.digest:
         return {}
     step, record = newest
     where = f"MODEL_DIR = {str(folder)!r} has the checkpoint of step {step:,}"
@@ -91,11 +94,13 @@ def check(
         _log.warning("%s, saved with other versions (%s): bits may differ.", where, listed)
     text = {difference.name: f"{difference.before} -> {difference.now}" for difference in differing}
     text |= {f"version of {name}": change for name, change in versions.items()}
-    return text | ({"TRAIN_STEPS": f"{former} -> {train_steps}"} if former != train_steps else {})
+    if former != train_steps:
+        text["TRAIN_STEPS"] = f"{former} -> {train_steps}"
+    return text
 
 
 def _changed_versions(record: RunRecord) -> dict[str, str]:
-    """Returns {package: "BEFORE -> NOW"} for those that have another version than at the save."""
+    """Returns {package: "BEFORE -> NOW"} of packages with another version than the checkpoint."""
     before, now = record.manifest.get("packages", {}), manifest.versions()
     return {
         name: f"{before[name]} -> {version}"
@@ -107,7 +112,17 @@ def _changed_versions(record: RunRecord) -> dict[str, str]:
 def _configuration(
     record: RunRecord, source: Path, with_changes: bool, where: str
 ) -> TrainConfig | None:
-    """Returns the configuration of a checkpoint; None if it is unreadable, and that is allowed."""
+    """Returns the configuration of a checkpoint.
+
+    Args:
+      record: record of the checkpoint.
+      source: the checkpoint, for errors.
+      with_changes: whether an unreadable configuration is allowed; then None is returned.
+      where: beginning of messages.
+
+    Raises:
+      ValueError: the configuration is unreadable, and `with_changes` is False.
+    """
     try:
         config: TrainConfig = loading.load_text(record.config, "Train", str(source))
     except ConfigError as error:
@@ -120,9 +135,15 @@ def _configuration(
 
 
 def _from_same(before: TrainConfig, now: TrainConfig, record: RunRecord) -> TrainConfig:
-    """Returns `before` with the INIT_FROM of `now` if that has the weights which were taken.
+    """Returns `before` with the INIT_FROM of `now`, if both name the same weights; else `before`.
 
-    A run that resumes on another machine may find them elsewhere, as a copy or converted anew.
+    On another machine, the weights that a run started from may be elsewhere, as a copy, or
+    converted again.
+
+    Args:
+      before: the configuration of the checkpoint.
+      now: the configuration of the run that resumes.
+      record: the checkpoint's record, with the origin of its weights.
     """
     source = now.loop.init_from
     if source is None or before.loop.init_from is None:
@@ -134,7 +155,7 @@ def _from_same(before: TrainConfig, now: TrainConfig, record: RunRecord) -> Trai
 
 
 def _digest(source: str) -> str:
-    """Returns the digest of the weights that a run would start from; "" if there are none."""
+    """Returns the digest of the weights in a MODEL_DIR or checkpoint; "" if none can be read."""
     try:
         return weights_digest(checkpoint_of(as_path(source)))
     except (ValueError, OSError):
@@ -149,7 +170,20 @@ def _refuse_or_report(
     changes: Sequence[Difference],
     with_changes: bool,
 ) -> None:
-    """Raises ValueError on changes of the weights, unless they are allowed; then logs them."""
+    """Reports differences that affect the weights.
+
+    Args:
+      where: beginning of the message, which names the checkpoint.
+      step: step of the checkpoint.
+      train_steps: steps of the run that resumes.
+      former: steps of the checkpoint's run in all.
+      changes: the differences that affect the weights.
+      with_changes: whether they are allowed; then they are logged.
+
+    Raises:
+      ValueError: there are differences, or the checkpoint has more steps than the run in all, and
+        `with_changes` is False.
+    """
     lines = [f"  {difference}" for difference in changes]
     if step > train_steps:
         lines.append(f"  TRAIN_STEPS: {former} there, {train_steps} now, which are behind it")
@@ -164,11 +198,11 @@ def _refuse_or_report(
 def schedule_change(
     before: tuple[TrainConfig, int], now: tuple[TrainConfig, int], step: int
 ) -> str:
-    """Returns what changes with the number of steps where a run resumes; "" if nothing does.
+    """Returns a text on what changes with the number of steps of a resumed run; "" for nothing.
 
     Args:
-      before: configuration and steps in all of the run of the checkpoint.
-      now: those of the run that resumes.
+      before: configuration of the checkpoint's run, and its number of steps in all.
+      now: configuration of the run that resumes, and its number of steps in all.
       step: step of the checkpoint.
     """
     (old, old_steps), (new, new_steps) = before, now
@@ -176,7 +210,7 @@ def schedule_change(
         return ""
     old_rate = old.optimizer.schedule(old_steps)
     rate = float(new.optimizer.schedule(new_steps)(step))
-    former = float(old_rate(min(step, old_steps)))  # 0 at its end.
+    former = float(old_rate(min(step, old_steps)))  # The rate is 0 after the end of a run.
     warmups = old.optimizer.warmup(old_steps), new.optimizer.warmup(new_steps)
     if (former, old_steps, warmups[0]) == (rate, new_steps, warmups[1]):
         return ""

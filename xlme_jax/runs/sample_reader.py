@@ -1,7 +1,7 @@
 """Reads the samples of a run: what its weights predict of a few rows of its first batch.
 
-Rows, masks and random draws are those of step 1, so that only the weights differ from one time to
-the next. They depend neither on the mesh nor on the number of processes.
+Rows, masks and random draws are always those of step 1, so that samples of different steps differ
+by the weights alone. They depend neither on the mesh nor on the number of processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def reader(parts: Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples:
 
     Args:
       parts: the parts of the run.
-      config: the configuration of its objective; if it has a loss on held-out text, dropout is off.
+      config: the configuration of the run's objective. If it has a version for held-out text
+        (`SystemConfig.held_out`), that version reads, without dropout.
       mesh: the mesh of the run.
 
     Raises:
@@ -54,14 +55,14 @@ def reader(parts: Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples:
 
 
 class _Rows(NamedTuple):
-    """Rows of the first batch, for the devices and for the page."""
+    """The first rows of the first batch, as arrays for the devices and as texts to show."""
 
     arrays: Arrays
     streams: Sequence[StreamRows]
 
 
 class _Reader:
-    """Reads the samples of a run; the first call reads its batch."""
+    """Reads the samples of a run; the first call reads the first batch of its data."""
 
     def __init__(self, parts: Parts, objective: Objective, mesh: jax.sharding.Mesh):
         self._parts, self._shards = parts, meshes.batch_shards(mesh)
@@ -82,7 +83,8 @@ class _Reader:
 
     @functools.cached_property
     def _rows(self) -> _Rows:
-        # Not before: a run needs no texts until it shows some.
+        """The first rows of the first batch."""
+        # Imported here because a run needs no texts until it shows some.
         from xlme_jax.studies.reports.batch_rows import stream_rows
         from xlme_jax.studies.reports.samples import ROWS
 
@@ -90,7 +92,7 @@ class _Reader:
         batches = make_iterator(parts.dataset, parts.streams, parts.settings.seed)
         try:
             batch: Any = next(batches)
-            # As many as the devices split evenly.
+            # ROWS, rounded up to a number that the devices split evenly.
             count = -(-ROWS // self._shards) * self._shards
             arrays = {
                 stream: {name: array[:count] for name, array in rows.items()}
@@ -102,6 +104,7 @@ class _Reader:
 
 
 def _samples(streams: Sequence[StreamRows], readings: Mapping[str, Reading]) -> Samples:
+    """Returns the samples as JSON and text, from the rows and from what was read of them."""
     from xlme_jax.studies.reports import samples
 
     sentences = [

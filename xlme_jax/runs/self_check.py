@@ -27,11 +27,11 @@ _VOCABULARY = 1024
 
 
 class CheckReport(NamedTuple):
-    """The result.
+    """The result of the checks.
 
     Attributes:
-      text: what was found, to be read and reported.
-      passed: whether no implementation was left out and all train alike.
+      text: a page with devices, versions, times and deviations, for people.
+      passed: whether every implementation works and trains like the first one.
     """
 
     text: str
@@ -39,13 +39,19 @@ class CheckReport(NamedTuple):
 
 
 class _Shape(NamedTuple):
+    """Attention to check: its heads, its rows, and implementations besides the device's own."""
+
     heads: Heads
     rows: Rows
     more: Mapping[str, Candidate] = types.MappingProxyType({})
 
 
 def check() -> CheckReport:
-    """Compares the implementations of attention, alone and in train steps of a tiny model."""
+    """Compares the implementations of attention, alone and in train steps of a tiny model.
+
+    Returns:
+      The report; errors of an implementation are in it.
+    """
     device = jax.local_devices()[0]
     parts, passed = [_machine(device)], True
     for shape in _shapes(device.platform):
@@ -62,7 +68,7 @@ def check() -> CheckReport:
 
 
 def _machine(device: Any) -> str:
-    """Returns devices and versions."""
+    """Returns lines with code, devices and versions of this machine."""
     start = manifest.describe_start("python -m xlme_jax.selfcheck")
     facts = manifest.flat({k: x for k, x in start.items() if k != "packages"})
     packages = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "flax", "numpy")
@@ -72,7 +78,10 @@ def _machine(device: Any) -> str:
 
 
 def _shapes(platform: str) -> list[_Shape]:
-    """Returns what is compared: rows that fill an accelerator; few on CPUs, and interpreted."""
+    """Returns the attention to check: rows that fill an accelerator, or few on CPUs.
+
+    On CPUs the kernels of accelerators are checked too, interpreted.
+    """
     if platform == "cpu":
         heads = Heads(2, 16, "gated", 0.1, "float32")
         kernels = {
@@ -89,6 +98,7 @@ def _shapes(platform: str) -> list[_Shape]:
 
 
 def _words(shape: _Shape) -> str:
+    """Returns a description of a shape."""
     heads = shape.heads
     rows = ", ".join(f"{count} x {length}" for count, length in shape.rows.values())
     return (
@@ -132,6 +142,7 @@ def _training(device: Any) -> tuple[str, bool]:
 
 
 def _model(length: int) -> XLMEConfig:
+    """Returns a tiny XLM-E without translation pairs, for rows of `length` tokens."""
     encoder = EncoderConfig(
         hidden_size=128, num_layers=2, num_heads=2, ffn_size=256, max_length=length
     )

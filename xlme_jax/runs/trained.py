@@ -32,10 +32,10 @@ class LoadedRun:
     Attributes:
       folder: MODEL_DIR/checkpoints/STEP.
       config: configuration of the run.
-      vocabulary: vocabulary of its data.
-      objective: the objective that it was trained with.
-      params: weights.
-      abstract: shapes and shardings of a state.
+      vocabulary: vocabulary of the run's data.
+      objective: the objective that the run trains.
+      params: the weights of the checkpoint.
+      abstract: a state without optimizer, with shapes, types and shardings for arrays.
       mesh: devices that hold the weights.
     """
 
@@ -54,7 +54,7 @@ class LoadedRun:
         return subject_of(self.objective, self.vocabulary, shards, streams=streams)
 
     def untrained(self) -> Params:
-        """Returns the initial weights of a run that started from scratch."""
+        """Returns the random weights of the run's seed, those of step 0 if it had no INIT_FROM."""
         seed = self.config.loop.seed
         return states.fresh_state(self.objective, optax.identity(), self.abstract, seed).params
 
@@ -64,7 +64,7 @@ def header_of(folder: Path, config: TrainConfig, command: str) -> Header:
 
     Args:
       folder: MODEL_DIR/checkpoints/STEP.
-      config: configuration of its run.
+      config: configuration of the checkpoint's run.
       command: command line of the evaluation.
     """
     return Header(
@@ -77,9 +77,9 @@ def header_of(folder: Path, config: TrainConfig, command: str) -> Header:
 
 
 def mesh_of(checkpoint: str) -> meshes.MeshConfig:
-    """Returns the mesh of a run's configuration, with as many replicas as there are devices for.
+    """Returns the mesh of a run's configuration, with as many replicas as this machine allows.
 
-    Where the devices are too few for its `fsdp` and `tensor`, the weights are not split.
+    If the run's `fsdp` and `tensor` do not fit the devices, each device gets all weights.
 
     Args:
       checkpoint: MODEL_DIR of a run, or one of its checkpoints.
@@ -89,11 +89,9 @@ def mesh_of(checkpoint: str) -> meshes.MeshConfig:
     """
     folder = checkpoint_of(as_path(checkpoint))
     run_mesh = loading.load_text(read_record(folder).config, "Train", str(folder)).mesh
-    mesh = (
-        run_mesh
-        if -1 in (run_mesh.fsdp, run_mesh.tensor)
-        else dataclasses.replace(run_mesh, data=-1)
-    )
+    mesh = run_mesh
+    if -1 not in (run_mesh.fsdp, run_mesh.tensor):  # Only one size can be -1.
+        mesh = dataclasses.replace(run_mesh, data=-1)
     devices = jax.device_count()
     try:
         mesh.shape(devices)
@@ -111,13 +109,13 @@ def mesh_of(checkpoint: str) -> meshes.MeshConfig:
 def load(
     checkpoint: str, vocabulary: str | None, mesh: jax.sharding.Mesh, dtype: Any = None
 ) -> LoadedRun:
-    """Reads a checkpoint; to be called under `training.sharded_state.sharding_rules(mesh)`.
+    """Loads a checkpoint; to be called under `training.sharded_state.sharding_rules(mesh)`.
 
     Args:
       checkpoint: MODEL_DIR of a run, or one of its checkpoints.
-      vocabulary: SentencePiece model; None uses the one of the run's data.
+      vocabulary: SentencePiece model; None uses the vocabulary of the run's data.
       mesh: devices for the weights.
-      dtype: compute type; None uses that of the run's configuration.
+      dtype: compute type; None uses the type of the run's configuration on these devices.
 
     Raises:
       ValueError: the checkpoint or vocabulary is missing, or they do not match.

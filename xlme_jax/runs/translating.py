@@ -29,8 +29,8 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 
 _log = logging.getLogger(__name__)
-_EXPLAINED = 20  # Lines.
-_NAMED = 20  # Lines whose translations are cut.
+_EXPLAINED = 20  # Most lines that --explain draws.
+_NAMED = 20  # Most lines with cut translations that a warning lists.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +60,16 @@ def translate(
     explain: Path | None = None,
     mesh: meshes.MeshConfig | None = None,
 ) -> Iterator[list[Translation]]:
-    """Translates lines; returns up to `n_best` translations of each, none of an empty line.
+    """Translates lines; yields up to `n_best` translations of each, none of an empty line.
+
+    All lines are translated before the first is yielded.
 
     Args:
       checkpoint: MODEL_DIR of a run of `objectives.translator`, or one of its checkpoints.
       lines: the text.
       language: language to translate into.
-      search: how to search, or to draw.
-      n_best: translations of each line.
+      search: how to search translations, or to draw them.
+      n_best: maximum number of translations of each line.
       vocabulary: SentencePiece model; None uses the one of the run's data.
       name: name of the text, for errors.
       scripts: ISO 15924 codes of the scripts that translations may be written in; empty for all.
@@ -75,9 +77,9 @@ def translate(
       mesh: how devices share weights and batches; None for the run's own (`trained.mesh_of`).
 
     Raises:
-      ValueError: the run does not translate, or not into this language; `n_best` is above
-        that of the search; the vocabulary lacks a script; or a line is longer than the model
-        reads. Nothing was compiled.
+      ValueError: the run does not translate, or not into this language; `n_best` is below 1 or
+        above the hypotheses of the search; the vocabulary lacks a script; or a line is longer than
+        the model reads. Nothing was compiled.
     """
     if not 1 <= n_best <= search.hypotheses:
         raise ValueError(f"--n_best={n_best} must be from 1 to --beams={search.hypotheses}")
@@ -100,7 +102,11 @@ def translate(
 
 
 def _report_cut(hypotheses: Mapping[int, Sequence[Hypothesis]]) -> None:
-    """Logs how many translations end at the length limit of their lines, {line from 0: ...}."""
+    """Logs how many translations end at the length limit of their lines.
+
+    Args:
+      hypotheses: {number of a line from 0: its translations}.
+    """
     counts = {n: sum(hypothesis.is_cut for hypothesis in hypotheses[n]) for n in sorted(hypotheses)}
     lines = [number + 1 for number, count in counts.items() if count]
     if not lines:
@@ -123,12 +129,12 @@ def write_attention(
     language: str,
     folder: Path,
 ) -> None:
-    """Writes what the tokens of translations are made from (`objectives.cross_attention`).
+    """Writes which source tokens each token of a translation reads (`objectives.cross_attention`).
 
-    For each of the first lines, a picture `line_1.png` of the weights, and `matrices/line_1.json`
-    with pieces and weights, which `evaluation.alignment_matrices.read_matrix` reads. Pieces that
-    matplotlib cannot draw, such as those of scripts from right to left, have their number in the
-    picture.
+    For each of the first lines there is a picture of the weights (`line_1.png`), and a file of
+    pieces and weights (`matrices/line_1.json`), which `evaluation.alignment_matrices.read_matrix`
+    reads. Pieces that matplotlib cannot draw, such as pieces of scripts that run from right to
+    left, are numbers in the picture.
 
     Args:
       loaded: the checkpoint.
@@ -140,15 +146,16 @@ def write_attention(
     chosen = sorted(best)[:_EXPLAINED]
     if len(best) > len(chosen):
         _log.warning("--explain: the first %d of %d lines", len(chosen), len(best))
-    pairs = [
-        (source, (BOS_ID, *hypothesis.tokens, *(() if hypothesis.is_cut else (EOS_ID,))))
-        for source, hypothesis in (best[number] for number in chosen)
-    ]
+    pairs = []
+    for number in chosen:
+        source, hypothesis = best[number]
+        end: Text = () if hypothesis.is_cut else (EOS_ID,)
+        pairs.append((source, (BOS_ID, *hypothesis.tokens, *end)))
     for index, weights in translator.attention(loaded.params, pairs, language):
-        source, target = (tuple(map(loaded.vocabulary.id_to_piece, text)) for text in pairs[index])
-        # A dot at the source token that each translated one reads most.
+        pieces = [tuple(map(loaded.vocabulary.id_to_piece, text)) for text in pairs[index]]
+        # A dot marks the source token that each token of the translation reads most.
         strongest = frozenset((int(i), j) for j, i in enumerate(weights.argmax(axis=1)))
-        pair = AlignmentMatrix(source, target[1:], weights.T, predicted=strongest)
+        pair = AlignmentMatrix(pieces[0], pieces[1][1:], weights.T, predicted=strongest)
         name = f"line_{chosen[index] + 1}"
         replace_file(folder / f"{name}.png", pictures.alignment_matrix(pair, name))
         for path, text in matrix_file(name, pair).items():
@@ -166,12 +173,15 @@ def write_results(
     """Writes the scores of a checkpoint's translations to MODEL_DIR/evaluation/STEP/results.json.
 
     Args:
-      checkpoint: as of `translate`.
-      test_set: name of the test set; results of the same one are replaced.
+      checkpoint: MODEL_DIR of the run, or one of its checkpoints.
+      test_set: name of the test set, whose earlier results are replaced.
       language: language of the translations.
       scores: {metric: 0 to 100}.
-      signature: how the scores were computed.
-      command: command line.
+      signature: description of how the scores were computed.
+      command: the command line, stored with the results.
+
+    Returns:
+      The path of `results.json`.
 
     Raises:
       ResultsError: the file is damaged, or of another checkpoint.
@@ -196,7 +206,16 @@ def score(
     names: tuple[str, str] = ("the source", "the translations"),
     mesh: meshes.MeshConfig | None = None,
 ) -> list[TranslationScore]:
-    """Scores given translations, line by line; the arguments are those of `translate`.
+    """Returns the scores of given translations, one for each line.
+
+    Args:
+      checkpoint: MODEL_DIR of a run of `objectives.translator`, or one of its checkpoints.
+      lines: the source text.
+      translations: the translation of each line.
+      language: language of the translations.
+      vocabulary: SentencePiece model; None uses the one of the run's data.
+      names: names of source and translations, for errors.
+      mesh: how devices share weights and batches; None for the run's own (`trained.mesh_of`).
 
     Raises:
       ValueError: as `translate`; or the number of lines differs.
@@ -224,7 +243,7 @@ def _loaded(
     scripts: Sequence[str] = (),
     mesh: meshes.MeshConfig | None = None,
 ) -> Iterator[tuple[trained.LoadedRun, Translator]]:
-    """Yields a checkpoint on all devices, under their rules, and its translator."""
+    """Yields a checkpoint on all devices and its translator, under the mesh's sharding rules."""
     devices = meshes.make_mesh(mesh or trained.mesh_of(checkpoint))
     _log.info("Devices: %s", ", ".join(f"{axis} {n}" for axis, n in devices.shape.items()))
     with states.sharding_rules(devices):
@@ -239,7 +258,7 @@ def _loaded(
 def _tokenized(
     lines: Sequence[str], vocabulary: Vocabulary, length: int | None, name: str
 ) -> list[Text]:
-    """Returns the lines as `<s> x </s>`; ValueError if one is too long."""
+    """Returns the ids of lines, `<s> x </s>`; ValueError if one has more than `length` tokens."""
     texts = [(BOS_ID, *ids, EOS_ID) for ids in vocabulary.encode_batch(lines)]
     long = [number for number, text in enumerate(texts, 1) if length and len(text) > length]
     if long:
