@@ -1,7 +1,7 @@
 """XLM-E and its relatives: cross-lingual encoders pre-trained the ELECTRA way, in JAX.
 
-The functions of `xlme_jax.api` are also names of this package, imported when they are used. A
-program that imports the modules of commands (`import xlme_jax.train`) has these under their names;
+The functions of `xlme_jax.api` are also names of this package, imported when they are used. In a
+program that imports the module of a command (`import xlme_jax.train`), that name is the module;
 `xlme_jax.api.train` is always the function.
 """
 
@@ -21,6 +21,7 @@ __all__ = ("find_text", "inspect_batch", "inspect_text", "load", "load_config", 
 
 
 def __getattr__(name: str) -> Any:
+    """Returns a function of `xlme_jax.api`, for names that the package does not have."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from xlme_jax import api
@@ -29,4 +30,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """Returns the names of the package, with the functions of `xlme_jax.api`."""
     return sorted({*globals(), *__all__})

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-_NO_COMMANDS = ("__main__", "api")
+_NO_COMMANDS = ("__main__", "api")  # Modules of this folder that are not commands.
 
 
 def commands() -> dict[str, str]:
-    """Returns {command: what it does}."""
+    """Returns {command: what it does, from its docstring}, sorted by command."""
     names = sorted(
         module.name for module in pkgutil.iter_modules([str(_FOLDER)]) if not module.ispkg
     )
@@ -24,13 +24,17 @@ def commands() -> dict[str, str]:
 
 
 def main() -> int:
-    """Runs the command that is named first, with the other arguments; returns the exit code."""
+    """Runs the command that the first argument names, with the other arguments.
+
+    Returns:
+      The exit code: 1 for an unknown command, else 0. Commands that fail exit themselves.
+    """
     name, *arguments = sys.argv[1:] or ["--help"]
     known = commands()
     if name in ("--help", "-h", "help"):
         print(_help(known))
         return 0
-    # Flags have underscores, so names with dashes are meant as well.
+    # Flags have underscores, but users may write the name of a command with dashes.
     module = name.replace("-", "_")
     if module not in known:
         print(_unknown(name, known), file=sys.stderr)
@@ -41,12 +45,14 @@ def main() -> int:
 
 
 def _summary(name: str) -> str:
+    """Returns the first line of a module's docstring, without an example and the last period."""
     tree = ast.parse((_FOLDER / f"{name}.py").read_text("utf-8"))
     line = (ast.get_docstring(tree) or "").partition("\n")[0]
     return line.partition(": `python -m")[0].rstrip(".")
 
 
 def _help(known: dict[str, str]) -> str:
+    """Returns the text of --help, with a line for each command."""
     width = max(map(len, known))
     lines = [f"  {name:{width}}  {summary}" for name, summary in known.items()]
     return "\n".join(
@@ -61,6 +67,7 @@ def _help(known: dict[str, str]) -> str:
 
 
 def _unknown(name: str, known: dict[str, str]) -> str:
+    """Returns the message for a name that no command has, with the most similar command."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"xlme-jax: no command {name!r}; {hint}xlme-jax --help lists the commands"

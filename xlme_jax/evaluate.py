@@ -111,7 +111,7 @@ def main() -> None:
     peers.check_devices(say)
     source = _CHECKPOINT.value
     run = as_run(source)
-    # Not into the cache.
+    # The results of a converted folder are written into that folder, not into the cache of runs.
     output = None if run == source else str(as_path(source) / "evaluation")
     options = evaluating.Options(
         tasks=tuple(_TASKS.value),

@@ -83,13 +83,22 @@ def main() -> int:
 
 
 def _table(shipped: Sequence[table.Shipped], bindings: Sequence[str]) -> int:
-    """Plans shipped runs and prints their table."""
+    """Plans shipped runs and prints their table.
+
+    Args:
+      shipped: the runs.
+      bindings: lines `NAME = VALUE` that override the configuration of each.
+
+    Returns:
+      The exit code: 0, or 1 if any run does not fit as configured.
+    """
     path = as_path(_OUTPUT.value) if _OUTPUT.value else None
     rows = []
     for run in shipped:
         config = _loader([run.file], [*run.bindings(), *bindings])([])
         topology = parse_topology(run.topology)
         lowered = compiling.lower_step(config, topology, compiling.devices_of(topology))
+        # The digest identifies the program, so that a plan in the file is used again.
         key = digest.digest(lowered)
         facts = table.known(path, run, key) if path else None
         if facts is None:
@@ -106,7 +115,7 @@ def _table(shipped: Sequence[table.Shipped], bindings: Sequence[str]) -> int:
 def _plan(
     files: Sequence[str], bindings: Sequence[str], topology_name: str, suggest: str
 ) -> search.Plan:
-    """Plans one configuration for one topology and prints it."""
+    """Returns the plan of a configuration for a topology, and prints it."""
     load = _loader(files, bindings)
     load([])  # Reports configuration errors before the slow compilation.
     topology = parse_topology(topology_name)
@@ -119,7 +128,7 @@ def _plan(
 def _loader(
     files: Sequence[str], bindings: Sequence[str]
 ) -> Callable[[Sequence[str]], TrainConfig]:
-    """Returns a function that loads a configuration with more bindings."""
+    """Returns the function from further bindings to the configuration, with --attention applied."""
 
     def load(more: Sequence[str]) -> TrainConfig:
         config = loading.load(files, [*bindings, *more], "Train")

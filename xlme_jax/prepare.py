@@ -147,7 +147,9 @@ def main() -> None:
         from xlme_jax.huggingface.conversion import as_run
 
         loading.convert_init_from(as_run)
-    config = source_flags.configuration(**({"output": "."} if _EXPLAIN.value else {}))
+    # --explain writes nothing, but a configuration must have an output folder.
+    fixed = {"output": "."} if _EXPLAIN.value else {}
+    config = source_flags.configuration(**fixed)
     if _EXPLAIN.value:
         print("\n".join(folder_source.explain(config)))
     elif _INSPECT.value:
@@ -161,7 +163,11 @@ def main() -> None:
 
 
 def _inspect(config: PrepareConfig) -> None:
-    """Measures the raw text; prints a table and writes it and a picture into the output folder."""
+    """Measures the raw text; prints a table, and writes it and a picture into the output folder.
+
+    Raises:
+      ValueError: at the end, if evaluation files could not be read.
+    """
     from xlme_jax.studies.reports import corpora
 
     contents = api.inspect_text(config, _INSPECT_TEXTS.value, _IDENTIFY.value)
@@ -178,7 +184,7 @@ def _inspect(config: PrepareConfig) -> None:
 def _command(config: PrepareConfig) -> str:
     """Returns the running command, such that it can be run again from the same folder."""
     words = ["python", "-m", "xlme_jax.prepare", *sys.argv[1:]]
-    # Adds folders from environment variables, which may be unset later.
+    # Folders may come from environment variables, which may be unset later: add them as flags.
     if not flags.FLAGS.gin_file:
         folders = [(s.option, setting(config, s.option)) for s in sources.chosen(config)]
         if any(map(labelled_rows.find_benchmark, config.tasks)):

@@ -135,7 +135,7 @@ def _compare_runs() -> int:
 
 
 def _of_runs(runs: Sequence[str], paper: Paper) -> tuple[list[Sheet], list[Picture]]:
-    """Returns what --runs adds to a paper's tables and pictures."""
+    """Returns the tables and pictures that --runs adds to the report of a paper."""
     if paper == "xylent":
         return [continued.held_out(runs)], []
     sheet, picture = bleu_tables.learning_curves(runs)

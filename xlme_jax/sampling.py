@@ -46,7 +46,7 @@ def main() -> int:
     samplers = pair_densities.samplers(languages, counts, stream.alpha, stream.smoothing)
     print(f"alpha={stream.alpha:g}, {pair_densities.table(counts, samplers)}")
     drawn = [tag_or_code(code) for code in _LANGUAGES.value]
-    # Only the two samplers that give languages the same shares.
+    # The first sampler, by temperature, gives languages other shares than the two that are drawn.
     pair_densities.draw(Path(_OUTPUT.value), languages, counts, samplers[1:], drawn)
     _log.info("Picture: %s", _OUTPUT.value)
     return 0

@@ -74,7 +74,15 @@ _PRINT_COMMANDS = flags.DEFINE_bool(
 
 
 def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
-    """Returns the configured sweep, with fields overridden by the flags that were passed."""
+    """Returns the configuration of the sweep, with fields overridden by the flags that were passed.
+
+    Args:
+      files: gin files.
+      bindings: lines `NAME = VALUE`, applied after the files.
+
+    Raises:
+      ConfigError: the configuration is invalid, or --along and --grid are both given.
+    """
     start = [f"INIT_FROM = {_ALONG.value!r}"] if _ALONG.value else []
     config = loading.load(files, [*bindings, *start], "Sweep")
     # Gin has parsed the values; their repr is gin syntax again.
@@ -96,13 +104,17 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
         return dataclasses.replace(
             config, **{**chosen, **overrides, "grid": ()}, along=_ALONG.value
         )
-    if "select" in chosen:  # Instead of the metric that the task selects by.
+    if "select" in chosen:  # --select replaces the metric that `Sweep.task` selects by.
         chosen["task"] = ""
     return dataclasses.replace(config, grid=grid, **chosen)
 
 
 def main(*train_arguments: str) -> int:
-    """Parses the flags and runs the sweep, or prints its commands; returns the exit code."""
+    """Parses the flags and runs the sweep, or prints its commands; returns the exit code.
+
+    Args:
+      *train_arguments: arguments after `--`, which are passed to each run.
+    """
     if not _OUTPUT.value:
         raise ConfigError("--output=FOLDER is needed: the folder of the sweep.")
     shard = grids.parse_shard(_SHARD.value)

@@ -107,7 +107,7 @@ _AGAINST = flags.DEFINE_list("against", [], "Further vocabularies for --report, 
 
 
 def _check_report() -> None:
-    """Raises ValueError if the comparison cannot be written, before training starts."""
+    """Creates the folder of --report before training; raises ValueError if that fails."""
     if _AGAINST.value and not _REPORT.value:
         raise ValueError("--against needs --report=FOLDER, where the comparison is written.")
     if _REPORT.value:
@@ -121,7 +121,7 @@ def _check_report() -> None:
 
 
 def _check_method() -> None:
-    """Raises ValueError if flags of different methods are given together."""
+    """Raises ValueError if the flags given belong to different methods, or one is missing."""
     if _EXTEND.value and (_METHOD.value == "vocap" or not _BYTE_FALLBACK.value):
         raise ValueError(
             "--extend keeps the kind of the vocabulary that it extends; remove --method=vocap and "
@@ -175,11 +175,12 @@ def _vocap_config() -> VocapConfig | None:
 
 
 def _budget() -> int:
+    """Returns the number of bytes of text to train on."""
     return _BUDGET.value or 1500 * _SIZE.value
 
 
 def _by_temperature(texts: Sequence[LanguageText]) -> Vocabulary:
-    """Trains one model on text of all languages."""
+    """Returns a vocabulary that is trained on text of all languages together."""
     from xlme_jax.data import vocabulary
     from xlme_jax.preparation import vocabulary_text
 
@@ -194,7 +195,10 @@ def _by_temperature(texts: Sequence[LanguageText]) -> Vocabulary:
 
 
 def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
-    """Adds pieces of the new languages, and prints how the tokens of each language change."""
+    """Returns the old vocabulary with pieces of the new languages added.
+
+    Prints how the tokens of each language change.
+    """
     from xlme_jax.data.vocabulary import sentences
     from xlme_jax.preparation import vocabulary_text
     from xlme_jax.vocabularies import extending
@@ -227,7 +231,7 @@ def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
 def _by_vocap(
     texts: Sequence[LanguageText], config: VocapConfig
 ) -> tuple[Vocabulary, dict[str, int]]:
-    """Trains by VoCap; returns the vocabulary and the pieces of each language's candidate."""
+    """Trains by VoCap; returns the vocabulary, and {language: pieces of its chosen candidate}."""
     from xlme_jax.vocabularies import vocap
 
     trained = vocap.train(texts, config)
@@ -249,7 +253,14 @@ def _report(
     vocabularies: Mapping[str, Vocabulary],
     allocated: Mapping[str, int] | None,
 ) -> None:
-    """Measures vocabularies on the text of each language; writes the table and the picture."""
+    """Measures vocabularies on the text of each language; writes the table and the picture.
+
+    Args:
+      folder: folder to write.
+      texts: the text of each language.
+      vocabularies: {file: vocabulary}.
+      allocated: {language: pieces of its candidate} of the first vocabulary; None without VoCap.
+    """
     from xlme_jax.studies.reports import vocabulary_fits
     from xlme_jax.vocabularies import vocabulary_measures
 
@@ -262,7 +273,7 @@ def _report(
 
 
 def main() -> None:
-    """Trains and writes the vocabulary."""
+    """Trains and writes the vocabulary, and the report if --report is given."""
     from xlme_jax import api
     from xlme_jax.data import vocabulary
     from xlme_jax.preparation import vocabulary_text

@@ -168,14 +168,20 @@ def main() -> None:
 
 
 def _check_scores(references: Sequence[str]) -> None:
-    """Raises ValueError, before anything is translated, if translations could not be scored."""
+    """Raises ValueError if translations could not be scored; runs before anything is translated."""
     bleu(tokenizer_of(_TARGET.value, references))
     if _MULTI_BLEU.value is not None:
         tokenized_by(_MULTI_BLEU.value, references)
 
 
 def _score_against(references: Sequence[str], best: Sequence[str], name: str) -> None:
-    """Logs the scores of translations, and writes them with --test_set."""
+    """Logs the scores of translations; with --test_set, also writes them to results.json.
+
+    Args:
+      references: the reference translation of each line.
+      best: the best translation of each line; "" for none.
+      name: name of the source.
+    """
     comparison = compare(references, {name: best}, language=_TARGET.value)
     _log.info("\n%s", to_text(comparison, [name]))
     scores = {metric.lower(): of_metric[0].score for metric, of_metric in comparison.scores.items()}
@@ -192,9 +198,10 @@ def _score_against(references: Sequence[str], best: Sequence[str], name: str) ->
 
 
 def _search() -> BeamSearch | Sampling:
-    """Returns how to translate; ValueError for flags that exclude each other."""
+    """Returns how to search or draw translations; ValueError for flags that exclude each other."""
     given = {name for name in flags.FLAGS if flags.FLAGS[name].present}
-    drawing, searching = {"temperature", "top_k", "top_p", "seed"}, {"beams", "early_stopping"}
+    drawing = {"temperature", "top_k", "top_p", "seed"}
+    searching = {"beams", "early_stopping"}
     translating = {"sample", "n_best", "references", "scripts", "explain"}
     if _SCORE.value is not None and (unused := given & (drawing | searching | translating)):
         raise ValueError(f"--score translates nothing; leave out {_listed(unused)}")
@@ -212,7 +219,7 @@ def _search() -> BeamSearch | Sampling:
 
 
 def _mesh() -> MeshConfig | None:
-    """Returns the mesh of --mesh; ValueError unless it has three sizes."""
+    """Returns the mesh of --mesh, None without it; ValueError unless it has three sizes."""
     if _MESH.value is None:
         return None
     try:
@@ -225,11 +232,19 @@ def _mesh() -> MeshConfig | None:
 
 
 def _listed(names: set[str]) -> str:
+    """Returns the names as flags, sorted, for an error."""
     return ", ".join(f"--{name}" for name in sorted(names))
 
 
 def _scores(lines: Sequence[str], name: str, path: str, mesh: MeshConfig | None) -> list[str]:
-    """Returns the output's lines for the translations in a file."""
+    """Returns the output of --score: a line with total and mean score for each translation.
+
+    Args:
+      lines: the source text.
+      name: name of the source, for errors.
+      path: file of the translations.
+      mesh: how devices share weights and batches; None for the run's own.
+    """
     scores = score(
         _CHECKPOINT.value,
         lines,
@@ -243,7 +258,7 @@ def _scores(lines: Sequence[str], name: str, path: str, mesh: MeshConfig | None)
 
 
 def _written(translations: Sequence[Translation]) -> list[str]:
-    """Returns the output's lines for a line of the input."""
+    """Returns the lines of the output for the translations of one line of the input."""
     if _N_BEST.value == 1:
         return [translations[0].text if translations else ""]
     return [

@@ -7,14 +7,14 @@ from xlme_jax.training.best import Best
 
 
 def selection_metric(task: str, language: str) -> str:
-    """Returns the logged metric that models of a benchmark are selected by on a development set.
+    """Returns the logged metric by which models of a benchmark are selected on a development set.
 
     Args:
       task: name of the benchmark; its first metric is used.
       language: a language's set, or "mean" for the mean over the languages that are evaluated.
 
     Raises:
-      ValueError: unknown benchmark.
+      ValueError: there is no such benchmark.
     """
     return f"eval/{task}/{benchmark(task).metrics[0]}/{language}"
 
@@ -34,7 +34,7 @@ class BestConfig(Best):
 
     def __post_init__(self) -> None:
         if self.task and not self.metrics:
-            # The attribute of a frozen instance cannot be assigned.
+            # An attribute of a frozen instance cannot be assigned in the usual way.
             metrics = tuple(selection_metric(self.task, language) for language in self.languages)
             object.__setattr__(self, "metrics", metrics)
         super().__post_init__()

@@ -32,7 +32,7 @@ def define_flags() -> None:
 
 
 def gin_flags(argv: Sequence[str]) -> list[str]:
-    """Rewrites `--gin.NAME=VALUE`, as in T5X, to `--gin_bindings=NAME = VALUE`."""
+    """Returns arguments with `--gin.NAME=VALUE`, as in T5X, as `--gin_bindings=NAME = VALUE`."""
     pattern = re.compile(r"^--gin\.([^=]+)=(.*)$", re.DOTALL)
     return [pattern.sub(r"--gin_bindings=\1 = \2", arg) for arg in argv]
 
@@ -40,11 +40,11 @@ def gin_flags(argv: Sequence[str]) -> list[str]:
 def run_app(
     main: Callable[..., int | None], reads_gin: bool = True, arguments: bool = False
 ) -> None:
-    """Runs a command and reports user errors on one line, without a traceback.
+    """Runs a command and exits; reports user errors on one line, without a traceback.
 
     Args:
-      main: the command; returns the exit code.
-      reads_gin: whether it has the flags --gin_file and --gin.X=Y.
+      main: the command; returns the exit code, or None for 0.
+      reads_gin: whether the command has the flags --gin_file and --gin.X=Y.
       arguments: whether arguments without dashes are passed to `main`; else they are an error.
     """
     if reads_gin:
@@ -65,7 +65,7 @@ def run_app(
         except KeyboardInterrupt:
             print("Interrupted. Run the same command again.", file=sys.stderr)
             sys.stdout.flush()
-            # Not a normal exit: what JAX's threads still compute makes it a segmentation fault.
+            # A normal exit would be a segmentation fault while JAX's threads still compute.
             os._exit(128 + signal.SIGINT)
         except Exception as error:
             message = _explanation(error)
@@ -79,7 +79,7 @@ def run_app(
 
 
 def _import(module: str) -> None:
-    """Imports a module; raises ValueError if Python cannot find it."""
+    """Imports a module of --trusted_modules; raises ValueError if it cannot be imported."""
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -91,7 +91,7 @@ def _import(module: str) -> None:
 def _silence_libraries() -> None:
     """Hides the logs of libraries; --verbosity=0 shows them.
 
-    Orbax logs dozens of lines per checkpoint. If one cannot be written, Orbax, asyncio and
+    Orbax logs dozens of lines per checkpoint. If a checkpoint cannot be written, Orbax, asyncio and
     TensorStore report every other pending write too, even after the error was raised and reported.
     """
     absl_logging.set_verbosity(absl_logging.WARNING)
@@ -110,7 +110,7 @@ def _silence_libraries() -> None:
 
 
 def _explanation(error: Exception) -> str:
-    """Returns the message of a user error; empty for a bug, which shows its traceback."""
+    """Returns the message of a user error; "" for a bug, whose traceback is to be shown."""
     if isinstance(error, OSError):
         if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return ""
@@ -126,18 +126,19 @@ def _explanation(error: Exception) -> str:
 
 def _is_ours(error: BaseException) -> bool:
     """Returns whether this project raised the error; errors of other modules are bugs."""
-    # An error from a worker process has no stack; its class tells.
+    # The stack of an error from a worker process ends elsewhere, so that the error's class tells.
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     modules = (type(error).__module__, frame.f_globals.get("__name__", ""))
     return any(module.split(".")[0] in (*_OUR_PACKAGES, "__main__") for module in modules)
 
 
 def _printable(message: str) -> str:
-    """Escapes control characters; file names may contain any."""
+    """Returns a message with control characters escaped, which file names may contain."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments that are not flags; exits after --help, and on invalid flags."""
     if any(arg in ("--help", "-h", "--helpfull") for arg in argv):
         print(sys.modules["__main__"].__doc__, "\n")
         print(flags.FLAGS.main_module_help())

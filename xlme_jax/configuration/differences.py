@@ -1,6 +1,7 @@
 """How two configurations differ in what determines the weights of a run.
 
-A field determines the weights unless it is listed here, so that a new field is safe by default.
+A field determines the weights unless it is listed here. So a new field that nobody has listed makes
+a resumed run stop, rather than train something else.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ class Effect(enum.IntEnum):
     Attributes:
       NONE: no bit changes.
       ROUNDING: sums are rounded in another order.
-      WEIGHTS: they are those of another run.
+      WEIGHTS: the weights become those of another run.
     """
 
     NONE = 0
@@ -34,10 +35,10 @@ class Effect(enum.IntEnum):
     WEIGHTS = 2
 
 
-# Where a run and its data are, what is measured and kept and when, what ends a run early or goes on
-# after updates that are not finite, and how memory is used. The data are compared by their digest,
-# the vocabulary's size with that of the data, and the number of steps by the schedule
-# (`runs.resuming`).
+# Fields without an effect: they say where a run and its data are, what is measured and kept and
+# when, when a run ends early, whether it goes on after updates that are not finite, and how memory
+# is used. Other modules compare the data (by its digest), the vocabulary's size (with the data) and
+# the number of steps (by the schedule, `runs.resuming`).
 _NO_EFFECT: dict[type, frozenset[str]] = {
     TrainConfig: frozenset(
         {
@@ -74,7 +75,7 @@ _NO_EFFECT: dict[type, frozenset[str]] = {
     ),
     EncoderConfig: frozenset({"scan_layers", "remat"}),
 }
-# How the same computation is divided, and by what it is done.
+# Fields that say how the same computation is divided, and which implementation does it.
 _ROUNDING: dict[type, frozenset[str]] = {
     TrainConfig: frozenset({"mesh"}),
     LoopConfig: frozenset({"micro_batches", "compiler_options"}),
@@ -86,10 +87,11 @@ class Difference(NamedTuple):
     """A field that two configurations set to different values.
 
     Attributes:
-      name: as in gin files, "bitext/PairStream.rows"; the scope is left out where there is but one.
-      before: its value in the first configuration, as text.
-      now: its value in the second.
-      effect: what that does to the weights.
+      name: name of the field as in gin files, such as "bitext/PairStream.rows". The scope is left
+        out if the dataclass occurs once.
+      before: value in the first configuration, as text.
+      now: value in the second configuration, as text.
+      effect: what the difference does to the weights.
     """
 
     name: str
@@ -107,14 +109,14 @@ def differences(
 ) -> list[Difference]:
     """Returns how two configurations differ in what has an effect on the weights.
 
-    Values are compared by what they do, defaults included: a file that spells out a default, or
-    the warm-up in another unit, does not differ from one that does not.
+    Values are compared by what they do, defaults included: spelling out a default makes no
+    difference, nor does giving the same warm-up in another unit.
 
     Args:
       before: the configuration of a run.
-      now: another one.
-      streams: names of the streams that the objective reads; others do not matter.
-      platform: of the devices ("cpu", "gpu", "tpu"), for `compute_dtype = "auto"`.
+      now: the configuration to compare with it.
+      streams: names of the streams that the objective reads; other streams are not compared.
+      platform: platform of the devices ("cpu", "gpu", "tpu"), for `compute_dtype = "auto"`.
     """
     steps = now.loop.train_steps
     old, new = (_normalized(config, streams, platform, steps) for config in (before, now))
@@ -163,11 +165,12 @@ def _factors(stream: Stream) -> tuple[tuple[int, float], ...]:
 
 
 def _absolute(path: str) -> str:
+    """Returns the absolute path without links; a path in a bucket as it is."""
     return path if is_bucket(path) else os.path.realpath(path)
 
 
 def _compared(before: Any, now: Any, name: str, scope: str) -> Iterator[Difference]:
-    """Yields the differences between two dataclasses of one type, called `name` in a scope."""
+    """Yields the differences between two dataclasses of one type, which gin calls `name`."""
     for field in dataclasses.fields(now):
         effect = effect_of(type(now), field.name)
         if effect is Effect.NONE:
@@ -179,7 +182,17 @@ def _compared(before: Any, now: Any, name: str, scope: str) -> Iterator[Differen
 def _compared_values(
     old: Any, new: Any, name: str, scope: str, field: str, effect: Effect, owner: Any
 ) -> Iterator[Difference]:
-    """Yields the differences between two values of a field."""
+    """Yields the differences between two values of a field.
+
+    Args:
+      old: the value before.
+      new: the value now.
+      name: gin name of the dataclass that has the field.
+      scope: gin scope of this dataclass; "" for none.
+      field: name of the field.
+      effect: effect of the field on the weights.
+      owner: the dataclass that has `new`.
+    """
     if _is_config(new) and type(old) is type(new):
         inner = "/".join(filter(None, (scope, _scope_of(owner, field))))
         inner_differences = _compared(old, new, gin_name(type(new)), inner)
@@ -202,13 +215,18 @@ def _is_config(value: Any) -> bool:
 
 
 def _scope_of(owner: Any, field: str) -> str:
-    """Returns a scope for a field's value if others of the dataclass have the same type."""
+    """Returns the gin scope of a field's value: the field's name if it is needed, else "".
+
+    It is needed if another field of the dataclass has a value of the same type, and for the field
+    `pretrained`, whose parts have a scope of their own (`loading`).
+    """
     values = [getattr(owner, f.name) for f in dataclasses.fields(owner)]
     same = [value for value in values if type(value) is type(getattr(owner, field))]
     return field if len(same) > 1 or field == "pretrained" else ""
 
 
 def _text(value: Any) -> str:
+    """Returns a value as in gin files; dataclasses as references."""
     if isinstance(value, Stream):
         return f"@{value.name}/{gin_name(type(value))}()"
     return f"@{gin_name(type(value))}()" if _is_config(value) else value_text(value)

@@ -1,8 +1,8 @@
 """Loads configurations that name streams as earlier versions did.
 
-Every stream was a `Stream` with `kind` and the fields of all kinds. Checkpoints store such
-configurations, and users have such gin files and flags. What gin has parsed is rewritten to the
-names of now, so that errors, and the configuration that the next checkpoint stores, give those.
+In earlier versions every stream was a `Stream` with `kind` and the fields of all kinds. Checkpoints
+store such configurations, and users have such gin files and flags. Bindings that gin has parsed are
+rewritten to today's names, so that errors and the next checkpoint's configuration have these.
 """
 
 import functools
@@ -32,7 +32,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "languages": ("Translations",),
     "directions": ("Translations",),
 }
-# What a stream may say of a field that its kind lacked.
+# Values that a stream may give to a field of another kind, as they change nothing.
 _NEUTRAL = (None, (), 0.0, 1, "temperature")
 _LATER_FIELDS = ("layout", "kind")  # Rewritten after the fields that decide what they become.
 
@@ -62,14 +62,14 @@ def register() -> None:
 
 
 def rewrite() -> None:
-    """Rewrites all bindings and references of `Stream` that gin has parsed.
+    """Rewrites all bindings of `Stream`, and references to it, that gin has parsed.
 
-    Called after each source of bindings, so that a later one overrides an earlier one under
-    whichever name.
+    To be called after each source of bindings, so that a later source overrides an earlier one,
+    whichever names they have.
 
     Raises:
-      ConfigError: a kind or layout that was none, or that another file contradicts; names the
-        field, and the name of now.
+      ConfigError: a kind or layout does not exist, or another file contradicts it; names the field
+        and today's name.
     """
     selector = f"xlme_jax.{_EARLIER}"
     config = gin.config._CONFIG
@@ -93,7 +93,7 @@ class _Scope:
         self._prefix = f"{scope}/" if scope else ""
 
     def rewrite(self) -> None:
-        """Binds the fields of now."""
+        """Binds the same values to the classes and fields of today."""
         kind = self._bindings.get("kind")
         if "kind" in self._bindings and (not isinstance(kind, str) or kind not in _STREAMS):
             raise ConfigError(
@@ -126,6 +126,7 @@ class _Scope:
             self._bind("PairStream", "layout", _reference("Joint"))
 
     def _bind_layout(self, streams: tuple[str, ...], layout: Any) -> None:
+        """Binds what an earlier `layout` has become, in the classes that the stream may have."""
         if layout not in ("joint", "sides"):
             raise ConfigError(
                 f"{self._prefix}{_EARLIER}.layout = {value_text(layout)}: expected 'joint' or "
@@ -135,23 +136,29 @@ class _Scope:
         if "TextStream" in streams:
             self._bind("TextStream", "split_pieces", layout == "sides")
         if "PairStream" in streams:
-            languages = self._bindings.get("languages") or self._layout() == "Translations"
-            name = "Joint" if layout == "joint" else "Translations" if languages else "Sides"
+            has_languages = self._bindings.get("languages") or self._layout() == "Translations"
+            if layout == "joint":
+                name = "Joint"
+            elif has_languages:
+                name = "Translations"
+            else:
+                name = "Sides"
             self._bind("PairStream", "layout", _reference(name))
 
     def _layout(self) -> str | None:
-        """Returns the layout that is bound now."""
+        """Returns the class name of the layout that is bound to the stream; None without one."""
         reference = _bound(self._scope, "PairStream").get("layout")
         if not isinstance(reference, gin.config.ConfigurableReference):
             return None
         return reference.selector.split(".")[-1]
 
     def _bind(self, cls: str, field: str, value: Any) -> None:
+        """Binds a field of a class in this scope."""
         gin.bind_parameter(f"{self._prefix}{cls}.{field}", value)
 
 
 def _with_references(value: Any) -> Any:
-    """Returns a bound value with references to `Stream` that name the class of now."""
+    """Returns a copy of a bound value whose references to `Stream` name today's class."""
     if isinstance(value, list | tuple):
         return type(value)(_with_references(item) for item in value)
     if isinstance(value, dict):
@@ -166,11 +173,15 @@ def _with_references(value: Any) -> Any:
 
 
 def _reference(name: str, evaluate: bool = True) -> Any:
+    """Returns gin's reference to a configurable: `@name()`, or `@name` without `evaluate`."""
     return gin.config.ConfigurableReference(name, evaluate)
 
 
 def _class_in(scope: str) -> str | None:
-    """Returns the class of the stream that is named in a scope, or in the scopes around it."""
+    """Returns the class whose `name` is bound in a scope, or in the innermost scope around it.
+
+    None if there is no such scope; one that binds the names of several classes does not count.
+    """
     parts = scope.split("/") if scope else []
     for end in range(len(parts), -1, -1):
         scope = "/".join(parts[:end])
@@ -181,5 +192,6 @@ def _class_in(scope: str) -> str | None:
 
 
 def _bound(scope: str, cls: str) -> Mapping[str, Any]:
+    """Returns {field: value} of a class's bindings in a scope."""
     bindings: Mapping[str, Any] = gin.config._CONFIG.get((scope, f"xlme_jax.{cls}"), {})
     return bindings

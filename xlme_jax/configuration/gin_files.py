@@ -19,14 +19,11 @@ from xlme_jax.configuration.registry import CONFIGURABLES, add_named, class_of
 from xlme_jax.configuration.values import MAX_SHOWN, ConfigError, value_text
 from xlme_jax.storage.paths import as_path, is_bucket
 
-# Far above any real configuration; damaged or malicious files end with an error.
-_MAX_BYTES = 256 << 10  # All files together, counted once per include.
+# Limits far above any real configuration, so that damaged or malicious files end with an error.
+_MAX_BYTES = 256 << 10  # Of all files together, each counted once per include.
+_MAX_STRINGS = 1000  # Of adjacent string literals: gin's time is quadratic in their number.
 
-
-_MAX_STRINGS = 1000  # Adjacent string literals: gin's time is quadratic in their number.
-
-
-# UTF-32's little-endian mark begins with that of UTF-16.
+# Byte order marks; UTF-32's little-endian mark begins with the one of UTF-16.
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 # The folder with gin_configs/ next to this package.
@@ -35,11 +32,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclasses.dataclass
 class _Reading:
-    """What has been read since the last `clear`.
+    """What has been read since the last `clear`, for limits and for circles of includes.
 
     Attributes:
-      files: the open files, each including the next.
-      size: bytes of all files.
+      files: the open files, each of which includes the next.
+      size: bytes of all files so far.
       has_earlier_names: whether a text names streams as earlier versions did.
     """
 
@@ -56,7 +53,12 @@ reading = _Reading()
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[TextIO]:
-    """Checks a gin file and opens it while gin parses it."""
+    """Yields a checked gin file, open while gin parses it.
+
+    Raises:
+      ConfigError: the file includes itself, all files together are too large, or the file is not
+        text that gin can parse in reasonable time.
+    """
     file = path if is_bucket(path) else os.path.realpath(path)
     if file in reading.files:
         raise ConfigError(f"{path}: includes itself; remove one `include`.")
@@ -82,26 +84,27 @@ def opened(path: str) -> Iterator[TextIO]:
 
 
 def _text(data: bytes, path: str) -> str:
-    """Returns the text of a gin file without its byte order mark, whose lines end with LF alone.
+    """Returns the text of a gin file without its byte order mark; its lines end with LF.
 
     Raises:
-      ConfigError: it is UTF-16 or UTF-32, or has the line ends of two systems.
+      ConfigError: the file is UTF-16 or UTF-32, or has the line ends of two systems.
+      UnicodeError: the file is not UTF-8.
     """
     is_plain = not data.startswith(_MARKS) and b"\r" not in data and b"\0" not in data
     if is_plain:
         return data.decode()
-    # Only here, because these readers of corpora know more than a run needs.
+    # Imported here because most gin files do not need these readers of corpora.
     from xlme_jax.data.text.decompression import DataError
     from xlme_jax.data.text.opening import text_blocks
 
     try:
         return b"".join(text_blocks([data], path)).decode()
-    except DataError as error:  # It names the file.
+    except DataError as error:  # The message names the file.
         raise ConfigError(str(error)) from error
 
 
 def add_names(text: str) -> None:
-    """Makes known to gin what a text names, by names of earlier versions too."""
+    """Registers with gin all configurables that a text names, by names of earlier versions too."""
     add_named(text)
     if re.search(r"\bStream\b", text):
         from xlme_jax.configuration import earlier_names
@@ -111,7 +114,7 @@ def add_names(text: str) -> None:
 
 
 def check_source(text: str) -> None:
-    """Raises ValueError for text that gin parses too slowly and for dynamic registration."""
+    """Raises ValueError for text that gin parses too slowly, and for gin's dynamic registration."""
     strings = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in (tokenize.NL, tokenize.COMMENT):
@@ -135,8 +138,12 @@ class _NoReferences(config_parser.ParserDelegate):
 def check_stored(text: str, source: str) -> None:
     """Raises ConfigError if the configuration of a checkpoint would run code or open files.
 
-    It may come from somebody else. A module that the user has imported runs nothing when it is
-    imported again.
+    The checkpoint may come from somebody else. A module that the user has imported is allowed, as
+    it runs nothing when it is imported again.
+
+    Args:
+      text: the configuration.
+      source: origin of the text, for errors.
     """
     for statement in config_parser.ConfigParser(text, _NoReferences()):
         if isinstance(statement, config_parser.IncludeStatement):
@@ -155,7 +162,11 @@ def check_stored(text: str, source: str) -> None:
 
 @contextlib.contextmanager
 def explained(source: str) -> Iterator[None]:
-    """Converts errors of gin's parser to errors that name the place and suggest a remedy."""
+    """Returns a context that turns errors into ConfigErrors with a location and a remedy.
+
+    Args:
+      source: file or binding that is parsed, which errors without a location name.
+    """
     source = source[:MAX_SHOWN].replace("\n", " ")
     try:
         yield
@@ -187,7 +198,7 @@ def explained(source: str) -> Iterator[None]:
 
 
 def _hint(message: str) -> str:
-    """Returns a suggestion for the unknown name in one of gin's error messages."""
+    """Returns a suggestion for the unknown name in one of gin's error messages; "" for others."""
     # The last part of each quoted name: 'Encoder' of '@some/scope/xlme_jax.Encoder()'.
     names = re.findall(r"'(?:[^']*[@/.])?(\w+)(?:\(\))?'", message[:MAX_SHOWN])
     if message.startswith("No configurable matching") and names:

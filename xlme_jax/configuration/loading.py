@@ -37,21 +37,21 @@ _conversions: list[Callable[[str], str]] = []
 
 
 def convert_init_from(conversion: Callable[[str], str]) -> None:
-    """Sets what returns the MODEL_DIR for an INIT_FROM that may be something else.
+    """Sets the function that turns INIT_FROM into a MODEL_DIR, if it names something else.
 
     Args:
-      conversion: path -> MODEL_DIR, such as `huggingface.conversion.as_run`, which this package
-        does not import.
+      conversion: path -> MODEL_DIR, such as `huggingface.conversion.as_run`, which this folder does
+        not import. It returns the path of a MODEL_DIR as it is.
     """
     _conversions[:] = [conversion]
 
 
 def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
-    """Reads files and bindings and builds one configurable.
+    """Returns a configurable that is built from files and bindings.
 
     Args:
       files: gin files, relative to the working folder or to the installed package.
-      bindings: `NAME = VALUE` lines, applied after the files.
+      bindings: lines `NAME = VALUE`, applied after the files.
       root: name of the configurable to build, such as "Train".
 
     Raises:
@@ -74,10 +74,10 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
 
 
 def load_text(text: str, root: str, source: str) -> Any:
-    """Builds one configurable from the text that `operative_config` returned; it runs no code.
+    """Returns a configurable that is built from the text of `operative_config`; runs no code of it.
 
     Args:
-      text: the configuration, of whatever origin.
+      text: the configuration, which need not be trusted.
       root: name of the configurable to build, such as "Train".
       source: origin of the text, for errors.
 
@@ -98,10 +98,10 @@ def load_text(text: str, root: str, source: str) -> Any:
 def _parse(
     files: Sequence[str], bindings: Sequence[str], inherited: str = ""
 ) -> tuple[set[str], set[str]]:
-    """Reads files, then `inherited`, then bindings.
+    """Lets gin parse files, then `inherited`, then bindings, in place of all that it has parsed.
 
     Returns:
-      Names of the macros and of the scopes that files and `inherited` define.
+      The names of the macros, and of the scopes, that files and `inherited` define.
     """
     _set_up_gin()
     gin.clear_config()
@@ -123,7 +123,7 @@ def _parse(
 
 
 def _rewrite_earlier_names() -> None:
-    """Rewrites names of earlier versions, if a text has any."""
+    """Rewrites names of earlier versions in what gin has parsed, if a text had any."""
     if reading.has_earlier_names:
         from xlme_jax.configuration import earlier_names
 
@@ -131,7 +131,7 @@ def _rewrite_earlier_names() -> None:
 
 
 def _converted() -> str | None:
-    """Returns the MODEL_DIR for INIT_FROM if that names something else; None if it is one."""
+    """Returns the MODEL_DIR that INIT_FROM is converted to; None if nothing is converted."""
     source = gin.config._CONFIG.get(("INIT_FROM", MACRO), {}).get("value")
     if not isinstance(source, str) or not _conversions:
         return None
@@ -140,10 +140,16 @@ def _converted() -> str | None:
 
 
 def _pretrained() -> str:
-    """Returns bindings of `pretrained` from INIT_FROM; empty if it is already bound.
+    """Returns the text of bindings of `pretrained`, for a run that goes on with an encoder.
 
-    The encoder of a fine-tuning run is read from the checkpoint and becomes part of the operative
-    configuration, which can be run again without changes. So is the vocabulary, unless it is bound.
+    The encoder's configuration is read from the checkpoint INIT_FROM. With these bindings it is a
+    part of the operative configuration, which can be run again without changes. The path of the
+    checkpoint's vocabulary is added, unless VOCABULARY is bound.
+
+    "" if the run does not go on with an encoder, or `pretrained` is bound.
+
+    Raises:
+      ConfigError: INIT_FROM is missing, or its configuration cannot be read.
     """
     bound = {
         selector.split(".")[-1]: fields
@@ -172,7 +178,7 @@ def _pretrained() -> str:
 
 
 def _is_tuned(name: str) -> bool:
-    """Returns whether a gin name is that of a system that goes on with another one's encoder."""
+    """Returns whether a gin name belongs to a system that goes on with another system's encoder."""
     return name in CONFIGURABLES and issubclass(class_of(name), TunedConfig)
 
 
@@ -189,7 +195,15 @@ def _bindings(config: Any, scope: str) -> Iterator[str]:
 
 
 def _build_checked(root: str, scopes: set[str]) -> Any:
-    """Checks references and scopes, then builds a configurable."""
+    """Checks references and scopes, then builds and returns a configurable.
+
+    Args:
+      root: name of the configurable.
+      scopes: scopes that may have bindings, besides those that references name; is updated.
+
+    Raises:
+      ConfigError: a reference, scope or value is invalid.
+    """
     try:
         scopes |= check_references()
         for name in sorted(bound_scopes() - scopes):  # Gin would ignore them silently.
@@ -203,7 +217,7 @@ def _build_checked(root: str, scopes: set[str]) -> Any:
 
 
 def build(root: str) -> Any:
-    """Builds a configurable from the bindings that gin has parsed."""
+    """Returns a configurable, built from the bindings that gin has parsed."""
     add_named(root)
     try:
         return gin.get_configurable(root)()

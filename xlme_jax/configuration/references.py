@@ -11,12 +11,16 @@ from xlme_jax.configuration.values import ConfigError, value_text
 
 MACRO = "gin.macro"
 
-
 _MAX_VALUES = 100_000  # After expansion of macros and references.
 
 
 def check_references() -> set[str]:
-    """Checks all references; returns the scopes that they name."""
+    """Checks all references that gin has parsed; returns the scopes that they name.
+
+    Raises:
+      ConfigError: a reference names a function of gin or a macro that nothing defines, goes round
+        in a circle, or expands to too many values.
+    """
     macros, scopes = bound_macros(), set()
     sizes: dict[tuple[str, str], int] = {}
     for (scope, selector), values in gin.config._CONFIG.items():
@@ -48,7 +52,11 @@ def _is_reference(value: Any) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yields the leaves of a bound value: all items of its lists, tuples and dictionaries."""
+    """Yields the leaves of a bound value: the items of its lists, tuples and dictionaries.
+
+    Raises:
+      ConfigError: a key of a dictionary is a reference.
+    """
     if isinstance(value, dict):
         if any(map(_is_reference, itertools.chain.from_iterable(map(_leaves, value)))):
             raise ConfigError(f"{value_text(value)}: a key cannot be a reference; give a value.")
@@ -63,14 +71,18 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _expanded_size(
     value: Any, sizes: dict[tuple[str, str], int], path: tuple[tuple[str, str], ...]
 ) -> int:
-    """Returns the number of values after all macros and references are expanded.
+    """Returns the number of values in `value` after all macros and references are expanded.
 
-    A few lines of `A = (%B, %B)`, `B = (%C, %C)` and so on would fill any memory.
+    The number is an upper bound. It is needed because a few lines of `A = (%B, %B)`,
+    `B = (%C, %C)` and so on would fill any memory.
 
     Args:
       value: a bound value, or the bindings of a configurable.
-      sizes: cache of known sizes; updated.
-      path: macros and configurables that contain `value`.
+      sizes: known sizes by scope and selector; is updated.
+      path: scope and selector of the macros and configurables that contain `value`.
+
+    Raises:
+      ConfigError: macros go round in a circle.
     """
     total = 1
     for leaf in _leaves(value):
@@ -82,10 +94,10 @@ def _expanded_size(
             circle = [name for name, selector in path[path.index(key) :] if selector == MACRO]
             names = " -> ".join(f"%{name}" for name in [*circle, scope])
             raise ConfigError(f"{names}: goes round in a circle; give one of them a value.")
-        if key in path:  # Possibly finite in another scope; otherwise building it fails.
+        if key in path:  # Other scopes may end the circle; if none does, `loading` reports it.
             continue
         if key not in sizes:
-            # Over all scopes: an upper bound.
+            # The bindings of all scopes, of which a reference uses some.
             bound = [
                 list(values.values())
                 for (where, selector), values in gin.config._CONFIG.items()
@@ -97,7 +109,7 @@ def _expanded_size(
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns a suggestion for an unknown name, or all known names; starts with a space."""
+    """Returns " Did you mean ...?" for an unknown name, or " Known: ..." if none is like it."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(sorted(set(known)))}."
 
@@ -108,10 +120,11 @@ def bound_macros() -> set[str]:
 
 
 def bound_scopes() -> set[str]:
-    """Returns the scopes of all bindings."""
+    """Returns the parts of the scopes of all bindings; scope "a/b" has parts "a" and "b"."""
     bound = (scope for (scope, selector) in gin.config._CONFIG if selector != MACRO)
     return set().union(*map(_parts, bound))
 
 
 def _parts(scope: str) -> set[str]:
+    """Returns the names in a scope, which slashes separate."""
     return {part for part in scope.split("/") if part}

@@ -13,10 +13,10 @@ import gin
 from xlme_jax.configuration.values import ConfigError, convert, type_name
 from xlme_jax.evaluation import measures
 
-# Defined by every configuration, so that every run can override them.
+# Macros that every configuration defines, so that every run can override them.
 MACROS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
 
-# {gin name: module of this package and class}. A run imports the classes that its files name.
+# {gin name: "module:class" in this package}. A run imports only the classes that its files name.
 SYSTEMS = {
     "XLME": "objectives.xlme:XLMEConfig",
     "XLM": "objectives.xlme:XLMConfig",
@@ -25,7 +25,7 @@ SYSTEMS = {
     "FineTune": "objectives.finetune:FineTuneConfig",
     "Translate": "objectives.translator:TranslateConfig",
 }
-# What `add` adds is a class, not a path.
+# {gin name: "module:class", or a class that another package has added (`add`)}.
 CONFIGURABLES: dict[str, str | type] = {
     "Train": "configuration.train_config:TrainConfig",
     "Loop": "training.loop_config:LoopConfig",
@@ -52,17 +52,16 @@ CONFIGURABLES: dict[str, str | type] = {
     "CldrCorpus": "preparation.prepare_config:CldrCorpus",
     "Cldr": "data.cldr_config:CldrConfig",
 }
-
-
+# Names that gin knows.
 _in_gin: set[str] = set()
 
 
 def add(name: str, cls: type) -> None:
     """Makes a dataclass configurable by gin, as `NAME.field = value` and `@NAME()`.
 
-    A package outside this one calls it for its own system or measure; its gin file then begins with
-    `import my_package.my_system`, which checkpoints keep with their configuration. `evaluate` and
-    `report` know the measure with `--trusted_modules=my_package.my_measure`.
+    Another package calls this function for its own system or measure. Its gin files then begin with
+    `import my_package.my_system`, and checkpoints keep this line with their configuration. For a
+    measure, `evaluate` and `report` need `--trusted_modules=my_package.my_measure`.
 
     Args:
       name: name in gin files.
@@ -77,7 +76,7 @@ def add(name: str, cls: type) -> None:
     CONFIGURABLES.setdefault(name, cls)
     if (known := class_of(name)) is not cls:
         raise ValueError(f"{name} is the gin name of {known.__qualname__}; choose another name.")
-    if CONFIGURABLES[name] is cls:  # From outside: those of the table are paths.
+    if CONFIGURABLES[name] is cls:  # A class of another package: this package's are paths.
         measures.add(cls)
     if name not in _in_gin:
         gin.external_configurable(checked(name, cls), name=name, module="xlme_jax")
@@ -85,13 +84,13 @@ def add(name: str, cls: type) -> None:
 
 
 def add_named(text: str) -> None:
-    """Makes known to gin every configurable whose name occurs in the text of a gin file."""
+    """Registers with gin every configurable whose name occurs in the text of a gin file."""
     for name in set(re.findall(r"\w+", text)) & CONFIGURABLES.keys():
         add(name, class_of(name))
 
 
 def class_of(name: str) -> type:
-    """Returns the dataclass of a gin name, which is imported if it has not been used yet."""
+    """Returns the dataclass of a gin name; imports its module if needed."""
     entry = CONFIGURABLES[name]
     if not isinstance(entry, str):
         return entry
@@ -99,7 +98,7 @@ def class_of(name: str) -> type:
 
 
 def classes() -> Mapping[str, type]:
-    """Returns {gin name: dataclass} of all configurables, and imports them all."""
+    """Returns {gin name: dataclass} of all configurables; imports all of them."""
     return {name: class_of(name) for name in CONFIGURABLES}
 
 
@@ -109,7 +108,7 @@ def outside_modules() -> list[str]:
 
 
 def gin_name(cls: type) -> str:
-    """Returns the name of a dataclass in gin files; of one that gin does not know, its own."""
+    """Returns the name of a dataclass in gin files; the class's name if it is not configurable."""
     path = f"{cls.__module__.removeprefix('xlme_jax.')}:{cls.__qualname__}"
     names = (name for name, entry in CONFIGURABLES.items() if entry in (cls, path))
     return next(names, cls.__name__)
@@ -129,7 +128,7 @@ def describe() -> str:
 
 
 def default_of(field: dataclasses.Field) -> str:
-    """Returns a field's default for --help; " (required)" if it has none."""
+    """Returns a field's default for --help, such as " = 1"; " (required)" if it has none."""
     if field.default is not dataclasses.MISSING:
         return f" = {field.default!r}"
     if field.default_factory is not dataclasses.MISSING:
@@ -138,7 +137,15 @@ def default_of(field: dataclasses.Field) -> str:
 
 
 def checked(name: str, cls: type) -> Callable[..., Any]:
-    """Wraps `cls` for gin: checks values against the annotations and converts lists to tuples."""
+    """Returns a function for gin that builds `cls` from keyword arguments.
+
+    The function checks values against the annotations, and converts lists to tuples. It raises
+    ConfigError for a missing or wrong value.
+
+    Args:
+      name: name of the dataclass in gin files.
+      cls: the dataclass.
+    """
     hints = typing.get_type_hints(cls)
 
     def make(**values: Any) -> Any:

@@ -47,10 +47,10 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(PrepareConfig))
 
 
 def configuration(**fixed: Any) -> PrepareConfig:
-    """Builds the configuration from --gin_file and the flags, which override it, or flags alone.
+    """Returns the configuration from --gin_file and the flags, which override it, or flags alone.
 
     Args:
-      **fixed: Fields that do not come from a flag.
+      **fixed: Fields of `PrepareConfig` that override gin file and flags.
 
     Raises:
       ValueError: A value is invalid.
@@ -68,13 +68,13 @@ def configuration(**fixed: Any) -> PrepareConfig:
 
 
 def _from_gin(fixed: dict[str, Any]) -> PrepareConfig:
+    """Returns the configuration from --gin_file, with the flags that were given and `fixed`."""
     from xlme_jax.configuration import loading
 
     given = flags.FLAGS
     config = loading.load(given.gin_file, given.gin_bindings, "Prepare")
     named = {name: given[name].value for name in _FIELDS if name in given and given[name].present}
-    options = sources.arguments(
-        {flag.name: given[flag.name].value for flag in sources.flags() if given[flag.name].present}
-    ).get("options", ())
+    present = [flag.name for flag in sources.flags() if given[flag.name].present]
+    options = sources.arguments({name: given[name].value for name in present}).get("options", ())
     merged = {**dict(config.options), **dict(options)}
     return dataclasses.replace(config, **{**named, "options": merged, **fixed})

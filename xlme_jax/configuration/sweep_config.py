@@ -55,7 +55,7 @@ class SweepConfig:
         if not self.languages:
             raise ValueError("Sweep.languages is empty; ('mean',) selects on all languages.")
         if self.task and not self.select:
-            # The attribute of a frozen instance cannot be assigned.
+            # An attribute of a frozen instance cannot be assigned in the usual way.
             object.__setattr__(self, "select", selection_metric(self.task, self.languages[0]))
 
     @property

@@ -81,7 +81,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for folder in (self.model_dir, self.data_dir):
-            as_path(folder)  # Raises if it is of another kind of storage.
+            as_path(folder)  # Raises ValueError for a kind of storage that is not supported.
         if not isinstance(self.objective, SystemConfig):
             raise ValueError(
                 f"Train.objective = {reprlib.repr(self.objective)} is not an objective; bind one "
@@ -112,7 +112,12 @@ class TrainConfig:
             raise ValueError(f"Train.streams = {names}: each stream needs a name of its own.")
 
     def streams_of(self, objective: Any) -> list[Stream]:
-        """Returns the streams of an objective; ValueError if one is missing or has another kind."""
+        """Returns the streams that an objective reads.
+
+        Raises:
+          ValueError: a stream is missing, or has another kind, layout or setting than the objective
+            reads; names the stream and the remedy.
+        """
         inputs = objective.inputs
         streams = [stream for stream in self.streams if stream.name in inputs]
         if missing := set(inputs) - {stream.name for stream in streams}:
@@ -136,7 +141,7 @@ class TrainConfig:
         return streams
 
     def _check_pairs(self, stream: PairStream, objective: Any, expected: StreamInput) -> None:
-        """Raises ValueError if a stream of pairs lacks what an objective reads, or has more."""
+        """Raises ValueError if the settings of a stream of pairs do not fit an objective."""
         name, layout = stream.name, stream.layout
         if stream.positions_restart and not objective.encoder.config.absolute_positions:
             raise ValueError(
@@ -171,14 +176,17 @@ class TrainConfig:
             )
 
     def dtype_on(self, platform: str) -> Any:
-        """Returns the compute type on a platform ("cpu", "gpu", "cuda", "tpu")."""
+        """Returns the compute type on a platform: "cpu", "gpu", "cuda" or "tpu".
+
+        For "mixed" it is float32; `ops.products.rounded` has the rounding of operands.
+        """
         if self.compute_dtype == "auto":
             return jnp.float32 if platform == "cpu" else jnp.bfloat16
         return jnp.dtype("float32" if self.compute_dtype == "mixed" else self.compute_dtype)
 
 
 def _layout_binding(stream: Stream, layout: str) -> str:
-    """Returns the binding that gives a stream a layout of `StreamInput`."""
+    """Returns the binding, without scope, that gives a stream the layout of a `StreamInput`."""
     if isinstance(stream, PairStream):
         return f"PairStream.layout = @{layout.capitalize()}()"
     return f"{type(stream).__name__}.split_pieces = {layout == 'sides'}"

@@ -5,20 +5,29 @@ import types
 import typing
 from typing import Any, Literal
 
-MAX_SHOWN = 300  # Characters of a value in an error.
-_MAX_MESSAGE = 1500  # Characters of the whole message.
+MAX_SHOWN = 300  # Most characters of a value in an error.
+_MAX_MESSAGE = 1500  # Most characters of the whole message.
 
 
 class ConfigError(ValueError):
-    """An invalid configuration; the message has the remedy."""
+    """The configuration is invalid; the message has the remedy."""
 
     def __init__(self, message: str):
-        """Truncates messages that quote very long values."""
+        """Creates the error; truncates a message that quotes very long values."""
         super().__init__(message[:_MAX_MESSAGE])
 
 
 def convert(where: str, value: Any, hint: Any) -> Any:
-    """Returns the value of field `where` converted to `hint`; ConfigError if the type differs."""
+    """Returns a value as its annotation says: lists as tuples, and integers as float for float.
+
+    Args:
+      where: name of the field, for errors.
+      value: the value.
+      hint: the type annotation.
+
+    Raises:
+      ConfigError: the value has another type, or is not usable (`_is_usable`).
+    """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
@@ -53,7 +62,10 @@ def convert(where: str, value: Any, hint: Any) -> Any:
 
 
 def _is_usable(value: Any) -> bool:
-    """Returns whether numbers are finite and fit 64 bits, and strings have no NUL or surrogate."""
+    """Returns whether a number is finite and fits 64 bits, or a string has no NUL or surrogate.
+
+    Values of other types are usable.
+    """
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):
@@ -65,7 +77,7 @@ def _is_usable(value: Any) -> bool:
 
 
 def value_text(value: Any) -> str:
-    """Returns the representation of a value for an error."""
+    """Returns the representation of a value for an error, cut to `MAX_SHOWN` characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # An integer of thousands of digits.

@@ -1,7 +1,7 @@
 """Checks of a dataclass's fields, for `__post_init__`.
 
-Values from gin files are checked against the annotations when the configuration is loaded; these
-also cover dataclasses that are constructed in Python.
+Values from gin files are checked against the annotations when the configuration is loaded; the
+checks of this file also cover dataclasses that are constructed in Python.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Any, Literal, Union
 
 
 def check_choices(config: Any, where: str) -> None:
-    """Raises ValueError if a field annotated with a `Literal` has a value that it does not list.
+    """Raises ValueError if a field annotated with a `Literal` has a value that is not listed there.
 
     Args:
       config: a dataclass instance.
@@ -63,9 +63,9 @@ def check_directions(directions: Sequence[str], languages: Sequence[str], where:
     """Raises ValueError unless each direction is `a-b` for two different ones of the languages.
 
     Args:
-      directions: of translation, such as "en-de": from English into German.
+      directions: directions of translation, such as "en-de" for English into German.
       languages: language codes.
-      where: what has the directions, for the error.
+      where: name of what has the directions, for the error.
     """
     known = {f"{source}-{other}" for source in languages for other in languages if source != other}
     for direction in directions:
