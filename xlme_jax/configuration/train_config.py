@@ -37,7 +37,7 @@ class TrainConfig:
       mesh: shape of the device mesh.
       evaluators: evaluations during training, such as `@RetrievalProbe()`, `@HeldOut()` or
         `@Tatoeba()` (`evaluation.context.EvaluatorConfig`).
-      vocab_size: number of token ids; None uses that of the prepared data.
+      vocab_size: number of token ids; None uses the number of the prepared data.
       compute_dtype: "bfloat16", "float32", or "auto": bfloat16 on accelerators, float32 on CPUs.
         "mixed" is float32, but products with weights round their operands to bfloat16: faster on
         CPUs with AVX512-BF16 or AMX.
@@ -151,11 +151,11 @@ class TrainConfig:
             )
         if isinstance(layout, Translations):
             for field in ("languages", "directions"):
-                ours, theirs = getattr(layout, field), getattr(expected, field)
-                if ours != theirs:
+                of_stream, of_objective = getattr(layout, field), getattr(expected, field)
+                if of_stream != of_objective:
                     raise ValueError(
-                        f"{name}/Translations.{field} = {ours!r}, and the objective has "
-                        f"{theirs!r}; set the same list in both."
+                        f"{name}/Translations.{field} = {of_stream!r}, and the objective has "
+                        f"{of_objective!r}; set the same list in both."
                     )
         if expected.marked and stream.pairs_per_row is None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Flags that say where the work of a command runs, shared by those that prepare something."""
+"""Flags that say where the work of a command runs, for `prepare` and `train_vocabulary`."""
 
 from absl import flags
 

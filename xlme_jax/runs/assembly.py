@@ -126,8 +126,10 @@ def assemble(
         objective, boxed, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
     )
     measured = {attention_choice.FILE: attention.content} if attention.content else {}
+    flops_per_step: dict[str, float] = {}
     # Batches of labelled examples may have several lengths, so that steps differ in FLOPs.
-    is_equal = all(not isinstance(stream, LabelledStream) for stream in streams)
+    if not any(isinstance(stream, LabelledStream) for stream in streams):
+        flops_per_step = model_info.flops_per_step(objective, shapes, pairs)
     start_facts: dict[str, Any] = {
         "seed": settings.seed,
         "data": dataset.digest,
@@ -154,7 +156,7 @@ def assemble(
             manifest.MANIFEST_FILE: json.dumps(run_manifest, indent=1) + "\n",
             **measured,
         },
-        flops_per_step=model_info.flops_per_step(objective, shapes, pairs) if is_equal else {},
+        flops_per_step=flops_per_step,
         encoder_parameters=model_info.encoder_parameters(objective, boxed, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,
         growth=_growth(dataset, boxed, settings.init_from, model_dir),
@@ -229,7 +231,7 @@ def _growth(
     try:
         vocabulary = Vocabulary.load(dataset.vocabulary_path)
     except VocabularyError:
-        return None  # No SentencePiece vocabulary extends another; the warm start refuses it.
+        return None  # Only SentencePiece's extend another; the warm start refuses this one.
     parent = vocabulary_extension.parent(vocabulary)
     if parent is None or parent.digest != init_vocabulary:
         return None

@@ -127,7 +127,7 @@ def _decide(
             )
     text, content = "", None
     if undecided := {path: shape for path, shape in heads.items() if path not in choices}:
-        # Imported here because runs on CPUs, and those that resume, measure nothing.
+        # Imported here because runs on CPUs, and runs that resume, measure nothing.
         from xlme_jax.tools.tuning import attention_measurement
 
         measured = {

@@ -114,7 +114,8 @@ def _steps(
         raise broken
 
     def save_now() -> None:
-        journal.sync()  # A resumed run expects the lines of the steps before its checkpoint.
+        # First, because a resumed run does not write the lines before its checkpoint again.
+        journal.sync()
         reached = dataclasses.replace(
             record, data=batches.get_state(), window=journal.window(), skipped=journal.skipped
         )

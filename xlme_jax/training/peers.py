@@ -168,14 +168,14 @@ def check_same(subject: str, facts: Mapping[str, str]) -> None:
     first = differing[0]
     is_compared = state.process_id in (0, first)
     gathered = gather(f"{subject}/facts", json.dumps(facts, sort_keys=True) if is_compared else "")
-    theirs, ours = json.loads(gathered[first]), json.loads(gathered[0])
-    name, *more = (name for name in ours | theirs if ours.get(name) != theirs.get(name))
+    of_0, of_first = json.loads(gathered[0]), json.loads(gathered[first])
+    name, *more = (name for name in of_0 | of_first if of_0.get(name) != of_first.get(name))
     rest = ""
     if more:
         ellipsis = ", ..." if len(more) > _NAMED else ""
         rest = f" So do: {', '.join(more[:_NAMED])}{ellipsis}."
     raise ValueError(
-        f"{name} differs: {theirs.get(name)} in process {first}, {ours.get(name)} in process "
+        f"{name} differs: {of_first.get(name)} in process {first}, {of_0.get(name)} in process "
         f"0{_and_processes(differing[1:])}.{rest} Start all processes with the same command, "
         "configuration, code, packages and data. Nothing was compiled."
     )
