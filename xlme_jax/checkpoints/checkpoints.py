@@ -1,8 +1,9 @@
 """Saves and restores the checkpoints of a run with Orbax.
 
-Orbax makes each save atomic, but restores damaged bytes silently. So every checkpoint has digests
-of its arrays, and of its files once they are on disk. The newest checkpoint is used only if they
-match, a damaged one is set aside, and a run whose checkpoints are all damaged does not start over.
+Orbax makes each save atomic, but restores damaged bytes silently. So every checkpoint contains
+digests of its arrays, and of its files once they are on disk. The newest checkpoint is used only if
+the digests match, a damaged checkpoint is set aside, and a run whose checkpoints are all damaged
+does not start over.
 """
 
 import contextlib
@@ -51,16 +52,17 @@ _UNFINISHED = "*.orbax-checkpoint-tmp*"
 class Checkpoints:
     """The checkpoints of one run, MODEL_DIR/checkpoints/STEP, each written atomically.
 
-    A checkpoint is complete by a rename, or, where the file system does not rename folders, by a
-    marker. A run may change from one to the other.
+    A complete checkpoint was renamed to its final name, or, where the file system does not rename
+    folders, contains a marker. A run may change from one way to the other.
 
-    Opening them removes the remains of a killed save, and moves the newest checkpoints, if their
-    files are damaged, to MODEL_DIR/damaged_checkpoints with a `reason.txt`.
+    The constructor removes the remains of a killed save. It moves each checkpoint that is newer
+    than the newest undamaged one to MODEL_DIR/damaged_checkpoints, with a `reason.txt`.
 
     Args:
       model_dir: the run's folder.
       keep: number of newest checkpoints to keep.
-      keep_every: checkpoints of steps that this number divides are kept as well; None for none.
+      keep_every: checkpoints of steps that are multiples of this number are kept too; None to keep
+        only the newest.
 
     Raises:
       CheckpointError: there are checkpoints, and all are damaged.
@@ -86,7 +88,9 @@ class Checkpoints:
         modes = ocp.options.AtomicityMode
         mode = modes.ATOMIC_RENAME if _of_primary(renames) else modes.COMMIT_FILE
         self._kept: list[policies.PreservationPolicy] = [policies.LatestN(keep)]
-        self._kept += [policies.EveryNSteps(keep_every)] if keep_every else []
+        if keep_every:
+            self._kept.append(policies.EveryNSteps(keep_every))
+        # `save` replaces the entries, to keep further checkpoints.
         self._policy = policies.AnyPreservationPolicy(self._kept)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self._policy,
@@ -104,9 +108,17 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def check(self, abstract: TrainState, dataset_digest: str) -> None:
-        """Raises ValueError if the newest checkpoint is of another model or data.
+        """Checks that the newest checkpoint belongs to this model and data; reads no weights.
 
-        Reads no weights.
+        Checkpoints whose metadata is damaged are set aside.
+
+        Args:
+          abstract: state of this model, as ShapeDtypeStructs.
+          dataset_digest: digest of this run's data set.
+
+        Raises:
+          ValueError: the checkpoint has other weights, or was trained on other data.
+          CheckpointError: there are checkpoints, and all are damaged.
         """
         while (step := self.latest_step()) is not None:
             folder = self._folder / str(step)
@@ -142,11 +154,11 @@ class Checkpoints:
         """Starts writing a checkpoint; returns as soon as the state has left the devices.
 
         Args:
-          step: its step.
-          state: the state after this step.
-          record: what else it holds. If its last updates were skipped, the newest checkpoint
-            before these is not deleted.
-          best: steps of earlier checkpoints that are not to be deleted.
+          step: step of the checkpoint.
+          state: state after this step.
+          record: contents besides the state. If its last updates were skipped, the newest
+            checkpoint whose update was not skipped is not deleted.
+          best: steps of earlier checkpoints that are not deleted.
 
         Raises:
           CheckpointError: this checkpoint or the previous one could not be written.
@@ -172,8 +184,13 @@ class Checkpoints:
     def restore_newest(self, abstract: TrainState) -> tuple[TrainState, RunRecord] | None:
         """Restores the newest good checkpoint directly into the shardings of `abstract`.
 
+        Damaged checkpoints are set aside.
+
+        Args:
+          abstract: ShapeDtypeStructs of the state, with shardings.
+
         Returns:
-          State and record, None if there is no checkpoint.
+          `(state, record)`; None if there is no checkpoint.
 
         Raises:
           CheckpointError: there are checkpoints, and all are damaged.
@@ -188,10 +205,14 @@ class Checkpoints:
     def roll_back(self, abstract: TrainState) -> tuple[TrainState, RunRecord] | None:
         """Restores the newest checkpoint whose last update was not skipped; deletes later ones.
 
-        Those have no other weights, but the run saves their steps again.
+        Later checkpoints contain the same weights, but the run goes through their steps again, and
+        saves them again.
+
+        Args:
+          abstract: ShapeDtypeStructs of the state, with shardings.
 
         Returns:
-          State and record, None if there is no such checkpoint.
+          `(state, record)`; None if there is no such checkpoint, and none is deleted.
 
         Raises:
           CheckpointError: there are checkpoints, and all are damaged.
@@ -206,15 +227,25 @@ class Checkpoints:
     def _newest_good(self) -> int | None:
         """Returns the newest step whose update was not skipped; None if there is none."""
         for step in sorted(self._manager.all_steps(), reverse=True):
-            with contextlib.suppress(OSError, ValueError):  # Damaged.
+            with contextlib.suppress(OSError, ValueError):  # A damaged checkpoint.
                 if not read_fields(self._folder / str(step))["skipped"]:
                     return int(step)
         return None
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, RunRecord]:
-        """Restores one checkpoint; raises Damaged if it is not what was saved.
+        """Restores one checkpoint directly into the shardings of `abstract`.
 
-        Layers may be stacked there and separate in `abstract`, or the other way round.
+        Layers may be stacked in the checkpoint and separate in `abstract`, or the other way round.
+
+        Args:
+          step: step of the checkpoint.
+          abstract: ShapeDtypeStructs of the state, with shardings.
+
+        Returns:
+          `(state, record)`.
+
+        Raises:
+          Damaged: the checkpoint is not what was saved.
         """
         from xlme_jax.checkpoints.layer_forms import converted, in_form_of
 
@@ -238,13 +269,18 @@ class Checkpoints:
             self._wait()
 
     def _wait(self) -> None:
+        """Waits until the pending checkpoint is written and sealed; raises Orbax's errors."""
         self._manager.wait_until_finished()
         if self._sealer is not None:
             self._sealer.join()
             self._sealer = None
 
     def close(self) -> None:
-        """Waits for pending writes, and ends Orbax's threads."""
+        """Waits for pending writes, and ends Orbax's threads.
+
+        Raises:
+          CheckpointError: a pending checkpoint could not be written.
+        """
         with self._write_errors(None):
             try:
                 self._wait()
@@ -256,10 +292,12 @@ class Checkpoints:
 
     def __exit__(self, kind: type | None, *_: Any) -> None:
         # A pending checkpoint is finished on errors too, but its failure must not hide the cause.
-        with contextlib.suppress(*([CheckpointError] if kind else [])):
+        hidden = (CheckpointError,) if kind is not None else ()
+        with contextlib.suppress(*hidden):
             self.close()
 
     def _seal(self, step: int) -> None:
+        """Writes the digests of a checkpoint's files when Orbax has written the checkpoint."""
         while self._manager.is_saving_in_progress():
             time.sleep(0.02)
         folder = self._folder / str(step)
@@ -272,6 +310,11 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _write_errors(self, step: int | None) -> Iterator[None]:
+        """Converts errors of the block to CheckpointError.
+
+        Args:
+          step: step of the checkpoint being saved; None while waiting for earlier ones.
+        """
         try:
             yield
         except Exception as error:
@@ -285,6 +328,11 @@ class Checkpoints:
             ) from error
 
     def _set_aside(self, step: int, reason: Damaged) -> None:
+        """Moves a damaged checkpoint away, in all processes at once.
+
+        Raises:
+          CheckpointError: no checkpoint is left.
+        """
         if self._is_primary():
             self._move(step, reason)
         _wait_for_all(f"set aside {step}")
@@ -292,6 +340,7 @@ class Checkpoints:
         self._refuse_to_start_over()
 
     def _move(self, step: int, reason: Damaged) -> None:
+        """Moves a damaged checkpoint to a new folder in `damaged_checkpoints`, with the reason."""
         self._damaged.mkdir(exist_ok=True)
         targets = (self._damaged / name for name in _numbered(str(step)))
         target = next(target for target in targets if not target.exists())
@@ -301,6 +350,7 @@ class Checkpoints:
         _log.warning("The checkpoint of step %d is damaged: %s. Moved to %s", step, reason, target)
 
     def _refuse_to_start_over(self) -> None:
+        """Raises CheckpointError if there are damaged checkpoints and no others."""
         if self.latest_step() is not None or not self._damaged.is_dir():
             return
         files = sorted(self._damaged.glob("*/reason.txt"))
@@ -314,6 +364,7 @@ class Checkpoints:
         )
 
     def _clear_unfinished(self) -> None:
+        """Removes the folders of saves that were interrupted."""
         unfinished = list(self._folder.glob(_UNFINISHED))
         steps = [path for path in self._folder.glob("*") if path.name.isdigit()]
         unfinished += [path for path in steps if not is_committed(path)]
@@ -343,12 +394,13 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _of_primary(value: bool) -> bool:
-    """Returns the value of process 0."""
+    """Returns the value of process 0, in every process."""
     if jax.process_count() == 1:
         return value
     return bool(multihost_utils.broadcast_one_to_all(np.bool_(value)))
 
 
-def _wait_for_all(what: str) -> None:
+def _wait_for_all(name: str) -> None:
+    """Waits until all processes call this with the same name."""
     if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(what)
+        multihost_utils.sync_global_devices(name)

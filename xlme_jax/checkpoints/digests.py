@@ -1,9 +1,9 @@
-"""Digests of a checkpoint's arrays and files, to verify that it is what was saved.
+"""Digests of a checkpoint's arrays and files, to verify that the checkpoint is what was saved.
 
-Arrays are digested on the devices, by sums over their elements that do not depend on the order. So
-neither sharding nor the number of processes matters, and a checkpoint saved on one mesh can be
-verified on another. Files are digested on disk, which distinguishes damage from other errors in
-reading them.
+The digest of an array is computed on the devices, by sums over its elements that do not depend on
+the order of addition. So neither sharding nor the number of processes matters, and a checkpoint
+saved on one mesh can be verified on another. Files have digests of their bytes on disk, by which a
+damaged file is distinguished from other causes of an error in reading it.
 """
 
 import concurrent.futures
@@ -23,14 +23,14 @@ _THREADS = 8  # Hashing releases the GIL.
 
 
 class Damaged(ValueError):
-    """Something on disk is not what was written; the message names it."""
+    """Error for a file or an array on disk that is not what was written; the message names it."""
 
 
 def tree_digests(tree: Any) -> dict[str, str]:
     """Computes a digest of each array of a tree, which does not depend on the sharding.
 
     Args:
-      tree: a tree of (global) arrays.
+      tree: tree of arrays, which may be distributed over processes.
 
     Returns:
       {dotted path: 16 hexadecimal digits}. One changed element always changes its array's digest;
@@ -48,8 +48,9 @@ def leaf_name(path: tuple[Any, ...]) -> str:
 
 @jax.jit
 def _array_digest(x: jax.Array) -> jax.Array:
-    """Returns uint32[2] for an array of any shape."""
+    """Returns the digest of an array of any shape, uint32[2]: two sums over its elements."""
     words = _words(x)
+    # The row-major index of each element, modulo 2**32.
     positions = jnp.zeros(words.shape, jnp.uint32)
     stride = 1
     for axis in reversed(range(words.ndim)):
@@ -70,7 +71,11 @@ def _array_digest(x: jax.Array) -> jax.Array:
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """Returns the bits of an array as uint32; pads narrower elements, splits wider ones."""
+    """Returns the bits of an array as uint32.
+
+    Elements of fewer bits are padded with zeros; elements of more bits are split, which adds an
+    axis.
+    """
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint32)
     unsigned = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
@@ -85,7 +90,7 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 def seal_files(folder: Path) -> None:
-    """Writes `files.json`: size and SHA-256 of every file in a folder."""
+    """Writes `files.json` with the size and SHA-256 of every file below a folder."""
     files = {
         name: {"bytes": (folder / name).stat().st_size, "sha256": digest}
         for name, digest in _file_digests(folder, _files(folder)).items()
@@ -94,12 +99,16 @@ def seal_files(folder: Path) -> None:
 
 
 def is_sealed(folder: Path) -> bool:
-    """Returns whether the folder has `files.json`; a kill before sealing leaves none."""
+    """Returns whether a folder has `files.json`, which is missing if sealing was interrupted."""
     return (folder / FILE).exists()
 
 
 def verify_files(folder: Path) -> None:
-    """Raises Damaged, naming the first file of a sealed folder that is not what was written."""
+    """Verifies the files of a sealed folder.
+
+    Raises:
+      Damaged: a file is missing or is not what was written; the message names the first such file.
+    """
     try:
         files = unseal((folder / FILE).read_bytes())["files"]
     except ValueError as error:
@@ -116,6 +125,7 @@ def verify_files(folder: Path) -> None:
 
 
 def _files(folder: Path) -> list[str]:
+    """Returns the relative paths of all files below a folder, except `files.json`, sorted."""
     return sorted(
         str(path.relative_to(folder))
         for path in folder.rglob("*")
@@ -124,6 +134,8 @@ def _files(folder: Path) -> list[str]:
 
 
 def _file_digests(folder: Path, names: Any) -> dict[str, str]:
+    """Returns {name: SHA-256} of files, hashed in parallel."""
+
     def digest(name: str) -> str:
         with (folder / name).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

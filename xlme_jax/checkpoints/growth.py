@@ -12,18 +12,20 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """How the rows of larger tables follow from those of smaller ones.
+    """Rule that computes the rows of larger tables from the rows of smaller tables.
 
-    A table has a row for each id: token embeddings [V, E] and output biases [V], both padded.
+    A table has a row for each id of a vocabulary: token embeddings [V, E] and output biases [V].
+    Both have further rows of padding.
 
     Attributes:
       digest: digest of the smaller vocabulary, as checkpoints record it.
-      size: its number of ids.
-      padded: rows of its tables with padding.
-      tables: dotted names of the model's weights whose first dimension is the vocabulary.
-      rows: int32[N], see `sources`.
-      sources: int32[N]; row `rows[i]` is the mean of all rows `sources[i]` with that row. Rows that
-        do not occur are padding, and zero.
+      size: number of ids of the smaller vocabulary.
+      padded: number of rows of the smaller tables, with padding.
+      tables: dotted names of the model's weights that are tables.
+      rows: int32[N], numbers of rows of the larger tables; a row may occur several times.
+      sources: int32[N], numbers of rows of the smaller tables. Row r of a larger table is the mean
+        of the rows `sources[i]` for all i with `rows[i] == r`. Rows that do not occur in `rows` are
+        padding, and zero.
     """
 
     digest: str
@@ -41,36 +43,56 @@ class Growth:
         Args:
           saved: {dotted name of this model: shape in the checkpoint}.
           abstract: {dotted name: shape in this model}.
+
+        Returns:
+          {dotted name: shape}. Tables that do not have `padded` rows keep their shape.
         """
-        return {
-            name: abstract[name][:1] + shape[1:]
-            if name in self.tables and name in abstract and shape[:1] == (self.padded,)
-            else shape
-            for name, shape in saved.items()
-        }
+        shapes = dict(saved)
+        for name, shape in saved.items():
+            if name in self.tables and name in abstract and shape[:1] == (self.padded,):
+                shapes[name] = abstract[name][:1] + shape[1:]
+        return shapes
 
     def small(self, name: str, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        """Returns what to read for a weight: a table with the rows of the smaller vocabulary."""
+        """Returns what to read from the checkpoint for a weight of this model.
+
+        Args:
+          name: dotted name of the weight.
+          leaf: shape, dtype and sharding of the weight in this model.
+
+        Returns:
+          `leaf`; for a table, with the number of rows of the smaller table.
+        """
         if name not in self.tables:
             return leaf
         shape = (self.padded, *leaf.shape[1:])
         return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
 
     def grown(self, name: str, value: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        """Returns a weight with the shape and sharding of `leaf`; other weights stay."""
+        """Returns a weight after it has grown.
+
+        Args:
+          name: dotted name of the weight.
+          value: weight as read from the checkpoint.
+          leaf: shape, dtype and sharding of the weight in this model.
+
+        Returns:
+          A table with the number of rows and sharding of `leaf`; for other weights, `value`.
+        """
         if name not in self.tables:
             return value
         grow = jax.jit(self._grow, static_argnums=1, out_shardings=leaf.sharding)
         return grow(value, leaf.shape[0])
 
     def _grow(self, table: jax.Array, size: int) -> Any:
+        """Returns a table of `size` rows, each the mean of its source rows."""
         counts = np.maximum(np.bincount(self.rows, minlength=size), 1)
         sums = jax.ops.segment_sum(table[self.sources], self.rows, num_segments=size)
         means = sums / counts.reshape(-1, *[1] * (table.ndim - 1)).astype(table.dtype)
         return means.astype(table.dtype)
 
     def describe(self) -> str:
-        """Returns a line for the log."""
+        """Returns a line for the log that says how many ids are new and which weights grow."""
         new = int(self.rows.max()) + 1 - self.size
         names = ", ".join(sorted(self.tables))
         return (

@@ -1,7 +1,8 @@
-"""Converts between the two forms of the weights of layers.
+"""Converts between the two forms of the weights of layers: separate and stacked.
 
-`Encoder.scan_layers` decides whether a model has them as "layer_0", "layer_1" and so on, or as one
-stack, "layers", with the layers along the first axis. Optimizers' moments have the same form.
+`Encoder.scan_layers` decides whether a model has separate layers "layer_0", "layer_1" and so on, or
+one stack "layers", whose arrays have the layers along the first axis. The moments of an optimizer
+have the same form as the weights.
 """
 
 import re
@@ -15,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from xlme_jax.checkpoints.digests import leaf_name
 
 _STACK = "layers"
-_ONE = re.compile(r"layer_(\d+)")
+_SEPARATE_LAYER = re.compile(r"layer_(\d+)")
 
 
 def in_form_of(tree: Any, names: Collection[str]) -> Any:
@@ -23,40 +24,57 @@ def in_form_of(tree: Any, names: Collection[str]) -> Any:
 
     Args:
       tree: a tree of arrays, or of ShapeDtypeStructs (with or without shardings).
-      names: dotted names of the other tree's leaves. Where it has no layers and `tree` has some,
-        the form that all its layers share is used.
+      names: dotted names of the other tree's leaves.
 
     Returns:
-      The tree; layers that the other tree does not have keep their form.
+      A tree with the weights of `tree`. Layers get the form that the other tree has at the same
+      parent. If it has no layers there, they get the form of all its layers; if its layers have
+      both forms, or it has none, they keep their form.
     """
     parents = {stacked: _parents(names, stacked) for stacked in (False, True)}
 
-    def is_stacked_there(parent: str) -> bool | None:
-        """Returns the form of the other tree at `parent`, else of all its layers; None if mixed."""
+    def is_stacked_at(parent: str) -> bool | None:
+        """Returns whether the other tree has stacked layers at `parent`.
+
+        If it has no layers there, returns whether all its layers are stacked. None if it has both
+        forms, or no layers at all.
+        """
         forms = [stacked for stacked in parents if parent in parents[stacked]]
-        forms = forms or [stacked for stacked in parents if parents[stacked]]
+        if not forms:
+            forms = [stacked for stacked in parents if parents[stacked]]
         return forms[0] if len(forms) == 1 else None
 
     def convert(node: Any, path: tuple[Any, ...]) -> Any:
+        """Returns the node at `path`, of any type of pytree, with converted layers."""
+        # Flattens by one level: to JAX, everything but the node itself is a leaf.
         children, treedef = jax.tree_util.tree_flatten_with_path(
             node, is_leaf=lambda child: child is not node
         )
-        if len(children) == 1 and children[0][1] is node:
+        if len(children) == 1 and children[0][1] is node:  # The node is a leaf.
             return node
         below = [convert(child, path + key) for key, child in children]
         node = jax.tree_util.tree_unflatten(treedef, below)
-        stacked = is_stacked_there(leaf_name(path)) if isinstance(node, dict) else None
-        if stacked is True and "layer_0" in node:
+        if not isinstance(node, dict):
+            return node
+        is_stacked = is_stacked_at(leaf_name(path))
+        if is_stacked is True and "layer_0" in node:
             return _stack(node)
-        return _separate(node) if stacked is False and _STACK in node else node
+        if is_stacked is False and _STACK in node:
+            return _separate(node)
+        return node
 
     return convert(tree, ())
 
 
 def converted(read: Any, abstract: Any) -> Any:
-    """Returns arrays in the form, and with the shardings, of `abstract`, which has their weights.
+    """Converts the layers of arrays to the form of another tree; no bit changes.
 
-    No bit changes. Arrays that have that form already are returned as they are.
+    Args:
+      read: tree of arrays.
+      abstract: tree of ShapeDtypeStructs with shardings, which has the same weights in either form.
+
+    Returns:
+      A tree of arrays with the form and shardings of `abstract`; `read` itself if it has that form.
     """
     names = leaf_names(abstract)
     if leaf_names(read) == names:
@@ -66,24 +84,33 @@ def converted(read: Any, abstract: Any) -> Any:
 
 
 def leaf_names(tree: Any) -> set[str]:
-    """Returns the dotted names of the leaves."""
+    """Returns the dotted names of the leaves of a tree."""
     return {leaf_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def _parents(names: Collection[str], stacked: bool) -> set[str]:
-    """Returns the dotted names of what has layers of a form; "" for the tree itself."""
+    """Returns the dotted names of the nodes that have layers as children; "" is the root.
+
+    Args:
+      names: dotted names of a tree's leaves.
+      stacked: whether to return parents of stacks, or of separate layers.
+    """
     parents = set()
     for name in names:
         parts = name.split(".")
         for depth, part in enumerate(parts[:-1]):
-            if part == _STACK if stacked else _ONE.fullmatch(part):
+            is_layer = part == _STACK if stacked else _SEPARATE_LAYER.fullmatch(part)
+            if is_layer:
                 parents.add(".".join(parts[:depth]))
     return parents
 
 
 def _stack(node: dict[str, Any]) -> dict[str, Any]:
-    """Returns a dictionary with one stack for its layers."""
-    rest = {name: child for name, child in node.items() if not _ONE.fullmatch(name)}
+    """Returns a dictionary with one stack instead of the separate layers of `node`.
+
+    Returns `node` itself if its layers have different structures.
+    """
+    rest = {name: child for name, child in node.items() if not _SEPARATE_LAYER.fullmatch(name)}
     layers = [node.get(f"layer_{index}") for index in range(len(node) - len(rest))]
     if len({jax.tree.structure(layer) for layer in layers}) > 1:
         return node  # Not the layers of an encoder.
@@ -91,13 +118,14 @@ def _stack(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _separate(node: dict[str, Any]) -> dict[str, Any]:
-    """Returns a dictionary with separate layers for its stack."""
+    """Returns a dictionary with separate layers instead of the stack of `node`."""
     rest = {name: child for name, child in node.items() if name != _STACK}
     count = min((leaf.shape[0] for leaf in jax.tree.leaves(node[_STACK])), default=0)
     return rest | {f"layer_{index}": _layer(node[_STACK], index) for index in range(count)}
 
 
 def _stacked(leaves: Sequence[Any]) -> Any:
+    """Returns equal arrays, or ShapeDtypeStructs, of all layers stacked along a new first axis."""
     first = leaves[0]
     if not isinstance(first, jax.ShapeDtypeStruct):
         return jnp.stack(leaves)
@@ -108,6 +136,8 @@ def _stacked(leaves: Sequence[Any]) -> Any:
 
 
 def _layer(stack: Any, index: int) -> Any:
+    """Returns the tree of layer `index`: each leaf of the stack without its first axis."""
+
     def of_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf[index]

@@ -24,7 +24,7 @@ _METADATA_FILE = "_CHECKPOINT_METADATA"
 
 
 class CheckpointError(ValueError):
-    """Raised if a checkpoint cannot be written or none can be read."""
+    """Error for checkpoints that cannot be written, or of which no good one can be read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,24 +32,28 @@ class RunRecord:
     """Contents of a checkpoint besides the state, stored as JSON.
 
     Attributes:
-      data: state of the data iterator: the batch after the last one used is the next one.
+      data: state of the data iterator, from which it continues with the batch after the last one
+        that was used.
       dataset: digest of the prepared data set that the iterator belongs to.
       config: the operative configuration.
-      window: sums of the metrics since the last line of the log, {name: (numerator, denominator)}.
-      skipped: updates skipped in a row up to this step.
+      window: {name: (numerator, denominator)}, sums of the metrics since the last line of the log.
+      skipped: number of consecutive updates that were skipped up to this step.
       vocabulary: digest of the vocabulary; empty in checkpoints that lack it.
       origin: absolute path of the checkpoint, or of the Hugging Face folder, that the run's weights
-        were taken from; empty if they were fresh, or in checkpoints that lack it.
-      origin_digest: digest of that checkpoint's arrays (`weights_digest`), the same for copies;
-        empty as `origin`.
+        were taken from; empty if the weights were fresh, and in checkpoints that lack this field.
+      origin_digest: digest of the arrays of `origin` (`weights_digest`), the same for copies;
+        empty if `origin` is empty.
       flops_per_step: {convention of `model.flop_conventions`: floating-point operations of a
-        pre-training step}, 0 in fine-tuning; without those that are not known.
-      inherited_flops: likewise those of pre-training of the weights at step 0.
-      encoder_parameters: parameters of the exported encoder, without vocabulary padding; None in
-        checkpoints that lack it.
-      manifest: what made the checkpoint (`training.manifest`); empty in checkpoints that lack it.
+        pre-training step}, 0 in fine-tuning; conventions with an unknown number are left out.
+      inherited_flops: {convention of `model.flop_conventions`: floating-point operations spent on
+        pre-training the weights at step 0}; conventions with an unknown number are left out.
+      encoder_parameters: number of parameters of the exported encoder, without vocabulary padding;
+        None in checkpoints that lack this field.
+      manifest: description of the program and machine that made the checkpoint
+        (`training.manifest`); empty in checkpoints that lack this field.
       choices: {path of an encoder in the objective's configuration: implementation of attention},
-        where the configuration leaves it open; empty in checkpoints that lack it.
+        for encoders whose configuration leaves the implementation open; empty in checkpoints that
+        lack this field.
     """
 
     data: dict[str, Any]
@@ -73,13 +77,13 @@ def has_checkpoint(model_dir: Path) -> bool:
 
 
 def checkpoint_of(run: Path) -> Path:
-    """Returns the checkpoint of a run's result: the best one, if it keeps that, else the newest.
+    """Returns the path of a run's result: the best checkpoint if one is recorded, else the newest.
 
     Args:
-      run: MODEL_DIR, or one of its checkpoints, which is returned.
+      run: MODEL_DIR; or the folder of a checkpoint, which is returned itself.
 
     Raises:
-      ValueError: there is none, or the best one is missing.
+      ValueError: there is no checkpoint, or the best one is missing.
     """
     if (run / "state").is_dir():
         return run.absolute()
@@ -101,7 +105,7 @@ def checkpoint_of(run: Path) -> Path:
 
 
 def _like(run: Path) -> str:
-    """Returns a question for the folder that was meant, if one beside has a similar name."""
+    """Returns a question that proposes a folder beside `run` with a similar name; "" if none."""
     parent = run.absolute().parent
     names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
     close = difflib.get_close_matches(run.name, names, n=1)
@@ -109,9 +113,12 @@ def _like(run: Path) -> str:
 
 
 def write_best(model_dir: Path, best: Mapping[str, tuple[int, float]]) -> None:
-    """Writes which checkpoints of a run are best, {metric: (step, value)}; {} for none.
+    """Records which checkpoints of a run are best.
 
-    The first one is the run's result.
+    Args:
+      model_dir: folder of the run.
+      best: {metric: (step, value)} in the order of importance: the first step is the run's result.
+        {} removes the record.
     """
     file = model_dir / BEST_FILE
     if best:
@@ -122,10 +129,10 @@ def write_best(model_dir: Path, best: Mapping[str, tuple[int, float]]) -> None:
 
 
 def read_best(model_dir: Path) -> dict[str, tuple[int, float]]:
-    """Returns the best checkpoints of a run, {metric: (step, value)}; {} if it keeps none.
+    """Returns {metric: (step, value)} of the best checkpoints of a run; {} if none are recorded.
 
     Raises:
-      ValueError: the file is damaged.
+      ValueError: the record is damaged.
     """
     file = model_dir / BEST_FILE
     try:
@@ -141,7 +148,10 @@ def read_best(model_dir: Path) -> dict[str, tuple[int, float]]:
 
 
 def read_record(run: Path) -> RunRecord:
-    """Returns the record of a run's checkpoint (`checkpoint_of`), or of one of its checkpoints.
+    """Returns the record of a checkpoint.
+
+    Args:
+      run: MODEL_DIR, for the checkpoint of the run's result; or the folder of a checkpoint.
 
     Raises:
       ValueError: there is no checkpoint, or it is damaged.
@@ -156,7 +166,8 @@ def read_record(run: Path) -> RunRecord:
 def newest_record(model_dir: Path) -> tuple[int, RunRecord] | None:
     """Returns step and record of a run's newest readable checkpoint; None if there is none.
 
-    Reads and verifies no weights: a run may find this checkpoint damaged, and resume an older one.
+    Weights are neither read nor verified: a run that resumes may still set this checkpoint aside as
+    damaged, and resume from an older one.
     """
     folder = model_dir / FOLDER
     for step in sorted(saved_steps(folder), reverse=True):
@@ -187,17 +198,17 @@ def recorded_choices(model_dir: Path) -> Mapping[str, str]:
 def pretraining_flops(run: Path) -> dict[str, float]:
     """Returns the floating-point operations spent on pre-training a run's weights.
 
-    They are steps x FLOPs per step (`model.flops` has the formula: matrix products only, a
-    multiply-add counts as two, backward as twice forward, rematerialization not counted, padding
-    counted), plus those of the run that the weights were initialized from. Fine-tuning steps do not
-    count (XLM-E, Table 4 and Figure 1).
+    The number is steps x FLOPs per step, plus the number of the run from which the weights were
+    initialized. `model.flops` has the formula: only matrix products count, a multiply-add counts as
+    two, backward as twice forward; rematerialization is not counted, padding is. Fine-tuning steps
+    do not count (XLM-E, Table 4 and Figure 1).
 
     Args:
-      run: MODEL_DIR (`checkpoint_of`), or one of its checkpoints.
+      run: MODEL_DIR, for the checkpoint of the run's result; or the folder of a checkpoint.
 
     Returns:
-      {convention of `model.flop_conventions`: FLOPs}; they are unknown, and left out, of imported
-      weights, and of checkpoints that do not record them.
+      {convention of `model.flop_conventions`: FLOPs}. Conventions with an unknown number are left
+      out; all are left out for imported weights, and for checkpoints that do not record FLOPs.
 
     Raises:
       ValueError: there is no checkpoint, or it is damaged.
@@ -222,9 +233,9 @@ def saved_steps(folder: Path) -> list[int]:
 def is_committed(checkpoint: Path) -> bool:
     """Returns whether Orbax has completed a checkpoint.
 
-    It writes a marker last. Before 0.12.3 it wrote none where it renamed the folder instead; but it
-    noted the time of the commit. If that is unreadable, a sealed checkpoint is complete, but
-    damaged.
+    Orbax writes a marker last. Before 0.12.3, Orbax wrote no marker if it renamed the folder
+    instead, but it recorded the time of the commit. If the recorded time is unreadable, a sealed
+    checkpoint is complete, but damaged.
     """
     if (checkpoint / COMMIT_FILE).exists():
         return True
@@ -236,7 +247,10 @@ def is_committed(checkpoint: Path) -> bool:
 
 
 def check_files(checkpoint: Path) -> None:
-    """Raises Damaged if a file differs from `files.json`, or if the state is missing."""
+    """Raises Damaged if a file differs from `files.json`.
+
+    A checkpoint without `files.json` is damaged only if its folder `state` is missing.
+    """
     if digests.is_sealed(checkpoint):
         digests.verify_files(checkpoint)
     elif not (checkpoint / "state").is_dir():
@@ -247,7 +261,8 @@ def check_files(checkpoint: Path) -> None:
 def damage_if_unsealed(checkpoint: Path) -> Iterator[None]:
     """Converts errors of the block to Damaged if the checkpoint has no `files.json`.
 
-    Others were verified before they are read, so that their errors have other causes.
+    The files of a sealed checkpoint were verified earlier, so that errors of reading it have other
+    causes.
     """
     try:
         yield
@@ -262,7 +277,10 @@ def damage_if_unsealed(checkpoint: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def named_source(checkpoint: Path) -> Iterator[None]:
-    """Names the damaged checkpoint of another run in the error; it is not moved."""
+    """Converts Damaged to a CheckpointError for the checkpoint that INIT_FROM names.
+
+    The damaged checkpoint, which belongs to another run, is not moved.
+    """
     try:
         yield
     except Damaged as error:
@@ -273,25 +291,31 @@ def named_source(checkpoint: Path) -> Iterator[None]:
 
 
 def compare_digests(tree: Any, expected: Mapping[str, str]) -> None:
-    """Raises Damaged if an array of `tree` differs from the saved one."""
+    """Raises Damaged if an array of a tree is not what was saved.
+
+    Args:
+      tree: arrays that were read.
+      expected: {dotted name: digest} of the saved arrays; it may have more names than `tree`.
+    """
     for name, digest in digests.tree_digests(tree).items():
         if expected.get(name) != digest:
             raise Damaged(f"{name} is not what was saved (digests differ)")
 
 
 def read_arrays(checkpoint: Path, abstract: Any, expected: Mapping[str, str]) -> Any:
-    """Reads parts of a checkpoint's state.
+    """Reads parts of the state of another run's checkpoint.
 
     Args:
-      checkpoint: the checkpoint.
-      abstract: ShapeDtypeStructs with shardings of the parts to read, as in the state.
-      expected: {dotted name: digest}.
+      checkpoint: folder of the checkpoint.
+      abstract: tree of the parts to read, with the names of the state, as ShapeDtypeStructs with
+        shardings.
+      expected: {dotted name: digest} of the saved arrays.
 
     Returns:
-      The tree `abstract` with arrays.
+      The tree `abstract` with arrays instead of ShapeDtypeStructs.
 
     Raises:
-      ValueError: the checkpoint is damaged; names it.
+      ValueError: the checkpoint is damaged; the message names it.
     """
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
         read = ocp.PyTreeCheckpointer().restore(
@@ -307,7 +331,11 @@ def read_arrays(checkpoint: Path, abstract: Any, expected: Mapping[str, str]) ->
 
 
 def read_fields(checkpoint: Path) -> dict[str, Any]:
-    """Returns the fields of a `RunRecord` and the digests of arrays; raises Damaged."""
+    """Returns the fields of a checkpoint's `RunRecord`, and as "digests" those of its arrays.
+
+    Raises:
+      Damaged: the fields do not match their checksum.
+    """
     content = ocp.JsonCheckpointHandler().restore(checkpoint / "run", ocp.args.JsonRestore())
     if not isinstance(content, dict) or content.pop("sha256", None) != checksum(content):
         raise Damaged("run/metadata is not what was written (SHA-256 differs)")
@@ -329,7 +357,18 @@ def tree_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
 def compare_shapes(
     saved_shapes: Mapping[str, tuple[int, ...]], abstract_params: Params, where: str, remedy: str
 ) -> None:
-    """Raises ValueError, naming the first weight that is missing, misshapen or unexpected."""
+    """Compares the shapes of saved weights with those of a model.
+
+    Args:
+      saved_shapes: {dotted name: shape} of the saved weights.
+      abstract_params: weights of the model, as ShapeDtypeStructs.
+      where: begins the message: which weights were compared.
+      remedy: ends the message.
+
+    Raises:
+      ValueError: a weight is missing, has another shape, or is unknown to the model; the message
+        names the first such weight.
+    """
     expected = tree_shapes(abstract_params)
     for name, shape in expected.items():
         if saved_shapes.get(name) != shape:

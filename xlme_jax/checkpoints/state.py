@@ -14,11 +14,11 @@ CARRIED = "aux"
 
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """Everything that changes in training. Randomness is derived from seed and step, not stored.
+    """All values that change in training; randomness is derived from seed and step, not stored.
 
     Attributes:
-      step: int32[], updates so far.
-      params: float32 weights.
+      step: int32[], number of updates so far.
+      params: float32 weights of the model.
       carried: the objective's carried state (`objectives.base.Carry`).
       opt_state: state of the optimizer.
     """
@@ -33,16 +33,18 @@ _NAMES = ("step", "params", CARRIED, "opt_state")
 
 
 def _children(state: TrainState) -> tuple[tuple[Any, ...], None]:
+    """Returns the children of the pytree, in the order of `_NAMES`, and no static data."""
     return (state.step, state.params, state.carried, state.opt_state), None
 
 
 def _named_children(state: TrainState) -> tuple[tuple[tuple[GetAttrKey, Any], ...], None]:
+    """Returns (key, child) of each child of the pytree, and no static data."""
     children, _ = _children(state)
     return tuple(zip(map(GetAttrKey, _NAMES), children, strict=True)), None
 
 
-# Orbax and the digests of arrays name them by these keys. So the tree has the names of checkpoints,
-# and those that were saved before a field had another name are restored.
+# Orbax and the digests name arrays by these keys. So the keys are the names in checkpoints, and
+# checkpoints that were saved before a field was renamed can be restored.
 jax.tree_util.register_pytree_with_keys(
     TrainState, _named_children, lambda _, children: TrainState(*children), _children
 )

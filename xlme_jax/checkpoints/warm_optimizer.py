@@ -1,4 +1,4 @@
-"""Initialises the optimizer from a checkpoint of another run, beside its weights."""
+"""Initialises the optimizer, besides the weights, from a checkpoint of another run."""
 
 import logging
 from pathlib import Path
@@ -26,7 +26,17 @@ _PART = "opt_state"
 
 
 def check_warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None) -> None:
-    """Raises the errors of `warm_optimizer` without reading arrays or verifying files."""
+    """Checks that `warm_optimizer` can read the optimizer of a run; reads no arrays.
+
+    Args:
+      run: MODEL_DIR of the other run or one of its checkpoints.
+      abstract: ShapeDtypeStructs of this run's optimizer state.
+      growth: growth of the vocabulary, if this run's vocabulary extends that of the checkpoint.
+
+    Raises:
+      ValueError: there is no checkpoint, its metadata is damaged, its optimizer is missing or has
+        other weights, or the vocabulary has grown.
+    """
     checkpoint = checkpoint_of(run)
     where = f"INIT_FROM = {str(run)!r} with Loop.init_optimizer = True"
     fresh = "Set Loop.init_optimizer = False for a fresh optimizer."
@@ -49,20 +59,20 @@ def check_warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None)
 def warm_optimizer(run: Path, abstract: Any) -> Any:
     """Reads the optimizer of another run's checkpoint into the shardings of this one.
 
-    Adam's moments are those of the checkpoint, and so is the number of updates that its bias
-    correction counts, which goes on. Counts of learning rate schedules start at 0: the rate is
-    that of this run's steps.
+    Adam's moments come from the checkpoint, and so does the count of updates of Adam's bias
+    correction, which goes on. The counts of learning rate schedules start at 0, so that the rate
+    follows the steps of this run.
 
     Args:
       run: MODEL_DIR of the other run or one of its checkpoints; `check_warm_start` has verified its
         files, and `check_warm_optimizer` its shapes.
-      abstract: ShapeDtypeStructs with shardings of the optimizer's state.
+      abstract: ShapeDtypeStructs of this run's optimizer state, with shardings.
 
     Returns:
-      The state of the optimizer.
+      The optimizer state, as arrays.
 
     Raises:
-      ValueError: the checkpoint is damaged, has no optimizer, or one of other weights.
+      ValueError: the checkpoint is damaged.
     """
     checkpoint = checkpoint_of(run)
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
@@ -75,11 +85,12 @@ def warm_optimizer(run: Path, abstract: Any) -> Any:
 
 
 def _is_schedule(node: Any) -> bool:
+    """Returns whether a node of an optimizer state is the state of a learning rate schedule."""
     return isinstance(node, optax.ScaleByScheduleState)
 
 
 def _restarted(node: Any) -> Any:
-    """Returns the state of a schedule with count 0; other nodes stay."""
+    """Returns the state of a schedule with count 0; returns other nodes unchanged."""
     if not _is_schedule(node):
         return node
     return node._replace(count=jax.device_put(np.int32(0), node.count.sharding))

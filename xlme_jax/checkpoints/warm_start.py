@@ -37,36 +37,42 @@ def check_warm_start(
     counterparts: Mapping[str, str] = types.MappingProxyType({}),
     growth: Growth | None = None,
 ) -> Params:
-    """Returns the weights that `warm_start` would load; reads files, but creates no arrays.
+    """Checks that `warm_start` can load a run's weights; reads files, but creates no arrays.
 
-    Layers have the form of the checkpoint (`layer_forms`). Arguments and errors are those of
-    `warm_start`.
+    Takes the arguments of `warm_start`, and raises the same errors, except those of weights that
+    are not finite or differ from their digests.
+
+    Returns:
+      ShapeDtypeStructs of the weights of this model that `warm_start` would load; their layers have
+      the form of the checkpoint (`layer_forms`).
     """
     checkpoint = checkpoint_of(run)
     with named_source(checkpoint):
         check_files(checkpoint)
         with damage_if_unsealed(checkpoint):
             saved_shapes = tree_shapes(state_metadata(checkpoint)["params"])
-            theirs = read_fields(checkpoint).get("vocabulary")
+            saved_vocabulary = read_fields(checkpoint).get("vocabulary")
     abstract_params = in_form_of(abstract_params, saved_shapes)
     model_shapes = tree_shapes(abstract_params)
-    growth = _growth(growth, theirs)
-    if growth is None and vocabulary and theirs and vocabulary != theirs:
+    growth = _growth(growth, saved_vocabulary)
+    if growth is None and vocabulary and saved_vocabulary and vocabulary != saved_vocabulary:
         raise ValueError(
-            f"INIT_FROM = {str(run)!r} was trained with another vocabulary (sha256 {theirs[:12]}) "
-            f"than the data in DATA_DIR was prepared with ({vocabulary[:12]}), which does not "
-            "extend it. Prepare the data with the vocabulary.model of that run's DATA_DIR, or with "
+            f"INIT_FROM = {str(run)!r} was trained with another vocabulary "
+            f"(sha256 {saved_vocabulary[:12]}) than the data in DATA_DIR was prepared with "
+            f"({vocabulary[:12]}), which does not extend it. Prepare the data with the vocabulary.model of that run's DATA_DIR, or with "
             "one that `python -m xlme_jax.train_vocabulary --extend` made from it."
         )
     if growth is not None:
         saved_shapes = growth.shapes(saved_shapes, model_shapes)
 
     def is_present(part: str) -> bool:
+        """Returns whether the checkpoint has all weights of a part, with the same shapes."""
         return tree_shapes({part: abstract_params[part]}).items() <= saved_shapes.items()
 
     sources = _counterparts(saved_shapes, abstract_params, counterparts)
     if sources:
-        # In this model's names. Unused weights stay, and are reported as unexpected.
+        # Renames saved weights to this model's names. Those that are not used keep their names, and
+        # are reported as unexpected.
         unused = {name: saved_shapes[name] for name in saved_shapes.keys() - sources.values()}
         saved_shapes = {name: saved_shapes[source] for name, source in sources.items()} | unused
         saved_shapes = growth.shapes(saved_shapes, model_shapes) if growth else saved_shapes
@@ -78,7 +84,7 @@ def check_warm_start(
             if part not in may_lack or is_present(part)
         }
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
-    if may_lack and not sources:
+    if may_lack and not sources:  # The checkpoint may have weights that this model lacks.
         saved_shapes = {
             name: saved_shapes[name] for name in saved_shapes.keys() & tree_shapes(brought).keys()
         }
@@ -94,25 +100,28 @@ def warm_start(
     counterparts: Mapping[str, str] = types.MappingProxyType({}),
     growth: Growth | None = None,
 ) -> Params:
-    """Reads the weights of another run's newest checkpoint into the shardings of this one.
+    """Reads the weights of another run's checkpoint into the shardings of this run.
 
-    Layers may be stacked there and separate here, or the other way round.
+    Layers may be stacked in one of the runs and separate in the other.
 
     Args:
-      run: MODEL_DIR of the other run or one of its checkpoints.
-      abstract_params: ShapeDtypeStructs with shardings.
+      run: MODEL_DIR of the other run, for its result (`checkpoint_of`), or one of its checkpoints.
+      abstract_params: ShapeDtypeStructs of this model's weights, with shardings.
       vocabulary: digest of the vocabulary that this run reads; empty if it does not matter.
       may_lack: top-level names of weights that may be missing from the checkpoint, or have another
-        shape there. It may then also contain weights that this model lacks.
-      counterparts: for checkpoints without any of these top-level names (`WarmStart.counterparts`).
-      growth: for checkpoints of the vocabulary that this run's vocabulary extends.
+        shape in it. If there are any, the checkpoint may also contain weights that this model
+        lacks.
+      counterparts: {prefix of names in this model: prefix of names in the checkpoint}, used if the
+        checkpoint has none of this model's top-level names (`WarmStart.counterparts`).
+      growth: growth of the tables of a smaller vocabulary, used if the checkpoint has that
+        vocabulary.
 
     Returns:
-      The weights that the checkpoint has.
+      The weights of this model that the checkpoint has.
 
     Raises:
-      ValueError: there is no checkpoint, it is damaged, a weight is missing, of another shape or
-        not finite, or the vocabulary is another one.
+      ValueError: there is no checkpoint, the checkpoint is damaged, a weight is missing, has
+        another shape or is not finite, or the checkpoint has another vocabulary.
     """
     brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts, growth)
     checkpoint = checkpoint_of(run)
@@ -127,7 +136,7 @@ def warm_start(
     read = {name: growth.small(name, leaf) if growth else leaf for name, leaf in leaves.items()}
     item = {"params": _nested({sources.get(name, name): leaf for name, leaf in read.items()})}
     params = read_arrays(checkpoint, item, fields["digests"])
-    fresh = _fresh(_leaves(abstract_params).keys(), leaves.keys())
+    fresh = _parts_not_loaded(_leaves(abstract_params).keys(), leaves.keys())
     rest = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
     _log.info("Warm start: weights from %s%s", checkpoint, rest)
     if growth:
@@ -147,28 +156,39 @@ def warm_start(
 
 
 def check_finite(weights: Params, source: str) -> None:
-    """Raises ValueError, which begins with the source, if weights are NaN or infinite."""
+    """Checks that no weight is NaN or infinite.
+
+    Args:
+      weights: tree of arrays.
+      source: where the weights come from, which begins the message.
+
+    Raises:
+      ValueError: a weight is not finite; the message names up to three of the arrays.
+    """
     leaves = _leaves(weights)
     finite = jax.device_get(_are_finite(list(leaves.values())))
     if names := [name for name, is_finite in zip(leaves, finite) if not is_finite]:
+        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise ValueError(
             f"{source}: {len(names)} of {len(leaves)} arrays of weights have values that are "
-            f"NaN or infinite ({', '.join(names[:3])}{', ...' * (len(names) > 3)}), so that no "
+            f"NaN or infinite ({listed}), so that no "
             "result would mean anything; use another checkpoint, such as an earlier one of the run."
         )
 
 
 @jax.jit
 def _are_finite(arrays: list[jax.Array]) -> jax.Array:
+    """Returns whether all values of each array are finite, bool[arrays]."""
     return jnp.stack([jnp.isfinite(array).all() for array in arrays])
 
 
 def _copied_weight(
     name: str, value: jax.Array, leaf: jax.ShapeDtypeStruct, growth: Growth | None
 ) -> jax.Array:
-    """Returns a copy of a weight, grown if necessary.
+    """Returns a copy of a weight; a table of the vocabulary has grown in it.
 
-    A copy, because one weight may initialise two, and the train step donates each buffer.
+    Weights are copied because one saved weight may initialise two weights of this model, and the
+    train step donates the buffer of each.
     """
     if growth and name in growth.tables:
         return growth.grown(name, value, leaf)
@@ -176,14 +196,22 @@ def _copied_weight(
 
 
 def _growth(growth: Growth | None, vocabulary: str | None) -> Growth | None:
-    """Returns the growth if a checkpoint has the vocabulary that it begins with."""
+    """Returns the growth if it begins with a checkpoint's vocabulary, else None.
+
+    Args:
+      growth: growth of a vocabulary, if there is any.
+      vocabulary: digest of the checkpoint's vocabulary.
+    """
     return growth if growth is not None and growth.digest == vocabulary else None
 
 
 def _counterparts(
     saved_names: Collection[str], abstract_params: Params, counterparts: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns {weight of this model: weight that initializes it}; {} if names match."""
+    """Returns {name of a weight of this model: name of the saved weight that initializes it}.
+
+    Returns {} if the checkpoint has one of this model's top-level names: then names are equal.
+    """
     if any(name.split(".")[0] in abstract_params for name in saved_names):
         return {}
     sources = {}
@@ -195,13 +223,13 @@ def _counterparts(
 
 
 def _leaves(tree: Params) -> dict[str, Any]:
-    """Returns {dotted name: leaf}."""
+    """Returns {dotted name: leaf} of a tree."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {digests.leaf_name(path): leaf for path, leaf in leaves}
 
 
 def _nested(leaves: Mapping[str, Any]) -> Params:
-    """Returns the tree whose leaves have these dotted names."""
+    """Returns the tree of nested dictionaries whose leaves have these dotted names."""
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *path, last = name.split(".")
@@ -213,14 +241,28 @@ def _nested(leaves: Mapping[str, Any]) -> Params:
 
 
 def _select(tree: Params, names: Collection[str]) -> Params:
+    """Returns the tree of the leaves that have one of these dotted names."""
     return _nested({name: leaf for name, leaf in _leaves(tree).items() if name in names})
 
 
-def _fresh(names: Collection[str], brought: Collection[str]) -> list[str]:
-    """Returns the parts of a model that are not loaded, with a count where some are."""
-    total = collections.Counter(".".join(name.split(".")[:2]) for name in names)
-    lacking = total - collections.Counter(".".join(name.split(".")[:2]) for name in brought)
+def _parts_not_loaded(names: Collection[str], loaded: Collection[str]) -> list[str]:
+    """Returns the parts of a model with weights that are not loaded, for a message.
+
+    A part is named by the first two names of its weights. If only some of its weights are not
+    loaded, the text contains their number.
+
+    Args:
+      names: dotted names of all weights.
+      loaded: dotted names of the loaded weights.
+    """
+    total = _count_by_part(names)
+    missing = total - _count_by_part(loaded)
     return [
         part if count == total[part] else f"{count} of {total[part]} weights in {part}"
-        for part, count in sorted(lacking.items())
+        for part, count in sorted(missing.items())
     ]
+
+
+def _count_by_part(names: Collection[str]) -> collections.Counter[str]:
+    """Returns how many dotted names begin with the same two names, such as "encoder.layer_0"."""
+    return collections.Counter(".".join(name.split(".")[:2]) for name in names)

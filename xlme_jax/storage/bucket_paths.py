@@ -13,12 +13,15 @@ from xlme_jax.storage.buckets import MISSING, Stat, file_system, listing, naming
 
 
 class BucketPath(gpath.PosixGPath):
-    """A path in a bucket; differs from a local one in that folders exist by their objects only.
+    """A path in a bucket, with the methods of `pathlib.Path` that this project uses.
 
-    Writing an object replaces it at once when it is closed; there is no appending.
+    Folders exist only as long as there are objects below. An object is replaced as a whole when the
+    file that writes it is closed; objects cannot be appended to. Methods that ask the bucket raise
+    OSError, naming the path, if a request fails.
     """
 
     def _info(self) -> dict[str, Any] | None:
+        """Returns what the bucket says about an object or folder; None if there is none."""
         with naming(self):
             try:
                 return cast(dict[str, Any], listing().info(str(self)))
@@ -44,71 +47,80 @@ class BucketPath(gpath.PosixGPath):
         return False
 
     def stat(self) -> Stat:
-        """Returns size and time of an object; raises FileNotFoundError."""
+        """Returns the size and time of an object; time 0 if it is unknown.
+
+        Raises:
+          FileNotFoundError: there is no such object or folder.
+        """
         if (info := self._info()) is None:
             raise FileNotFoundError(errno.ENOENT, MISSING, str(self))
         changed = info.get("mtime")
         return Stat(info["size"] or 0, int(changed.timestamp() * 1e9) if changed else 0)
 
     def iterdir(self) -> Iterator[BucketPath]:
-        """Yields the objects and folders directly below."""
+        """Yields the objects and folders directly below this path."""
         with naming(self):
             paths = listing().ls(str(self), detail=False)
         names = (name.rstrip("/").rsplit("/", 1)[-1] for name in paths)
+        # A listing may contain the folder itself.
         yield from (self / name for name in names if self / name != self)
 
     def glob(self, pattern: str) -> Iterator[BucketPath]:
-        """Yields the objects and folders that match a pattern."""
+        """Yields the objects and folders below this path that match a pattern."""
         with naming(self):
             names = file_system().glob(f"{self}/{pattern}")
         yield from (self._new(f"gs://{name}") for name in names)
 
     def rglob(self, pattern: str) -> Iterator[BucketPath]:
-        """Yields all objects below for the pattern "*"."""
+        """Yields all objects below this path; the only supported pattern is "*"."""
         assert pattern == "*", pattern
         with naming(self):
             names = file_system().find(str(self))
         yield from (self._new(f"gs://{name}") for name in names if not name.endswith("/"))
 
     def sizes(self) -> dict[str, int]:
-        """Returns {name relative to this path: bytes} of all objects below, from one listing."""
+        """Lists all objects below this path at once; returns {path relative to this one: bytes}."""
         with naming(self):
             objects = file_system().find(str(self), detail=True)
         start = str(self).removeprefix("gs://") + "/"
         return {name.removeprefix(start): info["size"] or 0 for name, info in objects.items()}
 
     def open(self, mode: str = "r", **kwargs: Any) -> IO[Any]:
-        """Opens an object for reading, or to write it whole when it is closed."""
+        """Opens an object to read, or to write: the object is written when the file is closed."""
         with naming(self):
             return cast(IO[Any], file_system().open(str(self), mode, **kwargs))
 
     def read_bytes(self) -> bytes:
-        """Returns the content of an object."""
+        """Returns the content of an object; raises FileNotFoundError if it is missing."""
         with naming(self):
             return cast(bytes, file_system().cat_file(str(self)))
 
     def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Returns the text of an object."""
+        """Returns the decoded content of an object; raises FileNotFoundError if it is missing."""
         return self.read_bytes().decode(encoding, errors)
 
     def write_bytes(self, content: bytes) -> int:
-        """Writes an object at once."""
+        """Writes a whole object; returns its number of bytes."""
         with naming(self):
             file_system().pipe_file(str(self), content)
         return len(content)
 
     def write_text(self, content: str, encoding: str = "utf-8") -> int:
-        """Writes the text of an object at once."""
+        """Writes text as a whole object; returns its number of bytes."""
         return self.write_bytes(content.encode(encoding))
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Does nothing: buckets have no folders, and are not created."""
+        """Does nothing: buckets have no folders, and a missing bucket is not created."""
 
     def rmdir(self) -> None:
         """Does nothing: an empty folder does not exist."""
 
     def rmtree(self, missing_ok: bool = False) -> None:
-        """Deletes everything below."""
+        """Deletes all objects at or below this path.
+
+        Raises:
+          FileNotFoundError: there are none, unless `missing_ok`.
+        """
         with naming(self):
             try:
                 file_system().rm(str(self), recursive=True)
@@ -117,7 +129,11 @@ class BucketPath(gpath.PosixGPath):
                     raise
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Deletes an object."""
+        """Deletes an object.
+
+        Raises:
+          FileNotFoundError: there is no such object, unless `missing_ok`.
+        """
         with naming(self):
             try:
                 file_system().rm_file(str(self))
@@ -126,7 +142,10 @@ class BucketPath(gpath.PosixGPath):
                     raise
 
     def rename(self, target: str | os.PathLike[str]) -> BucketPath:
-        """Moves an object, or everything below, by copies within the bucket; not atomic."""
+        """Moves an object, or all objects below this path; returns the new path.
+
+        Each object is copied by the bucket and then deleted, which is not atomic.
+        """
         moved = self._new(target)
         with naming(self):
             names = ["gs://" + name for name in file_system().find(str(self))] or [str(self)]

@@ -1,4 +1,4 @@
-"""The file system of buckets, and its errors as `OSError`s that name the object."""
+"""The file system of buckets, whose errors are converted to `OSError`s that name the object."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ _REMEDIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """Size in bytes, and time of the last change, of an object."""
+    """Size and time of an object, with the names of `os.stat_result`.
+
+    Attributes:
+      st_size: size in bytes.
+      st_mtime_ns: time of the last change, in nanoseconds since 1970; 0 if it is unknown.
+    """
 
     st_size: int
     st_mtime_ns: int
@@ -30,11 +35,11 @@ class Stat:
 
 @functools.cache
 def file_system() -> Any:
-    """Returns the gcsfs file system, shared with Orbax, which asks fsspec for the same one."""
+    """Returns the gcsfs file system; Orbax gets the same object from fsspec."""
     import fsspec
     from fsspec.config import conf
 
-    # Listings change through other hosts, Orbax and TensorStore.
+    # Listings are not cached, as other hosts, Orbax and TensorStore change what they list.
     conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return fsspec.filesystem("gcs", finalize_on_close=True)
 
@@ -44,9 +49,10 @@ _listings_kept = False
 
 @contextlib.contextmanager
 def keep_listings() -> Iterator[None]:
-    """Asks a bucket once, within the block, for the files of a folder that is listed.
+    """Keeps the listings of folders within the block, to answer questions about their files.
 
-    For folders that do not change meanwhile: otherwise every question about a file is a request.
+    Without kept listings, every question about a file is a request. The folders must not change
+    during the block.
     """
     global _listings_kept
     before, _listings_kept = _listings_kept, True
@@ -54,12 +60,13 @@ def keep_listings() -> Iterator[None]:
         yield
     finally:
         _listings_kept = before
+        # If the file system was never used, it is not created to clear its listings.
         if not before and file_system.cache_info().currsize:
             listing().dircache.clear()
 
 
 def listing() -> Any:
-    """Returns the file system for questions that a kept listing may answer."""
+    """Returns the file system, which answers from kept listings in a block of `keep_listings`."""
     system = file_system()
     system.dircache.use_listings_cache = _listings_kept
     return system
@@ -79,7 +86,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _status(error: BaseException) -> int | None:
-    """Returns the HTTP status of an error of gcsfs, 0 if it has none; None for other errors."""
+    """Returns the HTTP status of an error of gcsfs, 0 without a status; None for other errors."""
     if isinstance(error, OSError) and error.errno is None and str(error).startswith("Forbidden"):
         return 403
     module = type(error).__module__.split(".")[0]
@@ -92,11 +99,16 @@ def _status(error: BaseException) -> int | None:
 
 
 def explain(error: BaseException) -> str:
-    """Returns one line for an error of gcsfs that `naming` has not converted; else empty."""
+    """Returns a line with the cause or remedy of an error of gcsfs; "" for other errors.
+
+    Errors that `naming` has converted are other errors.
+    """
     if (status := _status(error)) is None:
         return ""
     return _REMEDIES.get(status) or f"storage failed ({_first_line(error)})"
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Returns the first line of an error's message, or the name of its class if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Files on disk or in a bucket: atomic writes, moves, copies between the two."""
+"""Files on disk or in a bucket: atomic writes, moves, and copies between disk and bucket."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from xlme_jax.storage.paths import is_bucket
 def replace_file(path: pathlib.Path, content: bytes) -> None:
     """Writes a file atomically and durably; creates its folder if it is missing.
 
-    Of several writers the last one wins; no reader sees parts of two.
+    The last of several writers wins; no reader sees parts of two contents.
 
     Raises:
-      OSError: the file cannot be written; names it. An old file is unchanged.
+      OSError: the file cannot be written; the error names the file, whose old content stays.
     """
     if is_bucket(path):
         path.write_bytes(content)
@@ -42,9 +42,10 @@ def replace_file(path: pathlib.Path, content: bytes) -> None:
 
 
 def remove_partial(folder: pathlib.Path) -> None:
-    """Removes what killed processes left of files that `replace_file` was writing in a folder.
+    """Removes partial files that killed processes left in and below a folder.
 
-    The caller must be the only writer, as by a lock: others may be writing such files.
+    `replace_file` writes such files. The caller must be the only writer, for example by holding a
+    lock. Does nothing in a bucket, where no partial files are visible.
     """
     if not is_bucket(folder):
         for partial in folder.rglob(".*.partial"):
@@ -53,7 +54,10 @@ def remove_partial(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def naming_file(path: pathlib.Path) -> Iterator[None]:
-    """Adds a path to errors of writing, from which Python omits it, or which name another file."""
+    """Replaces an OSError by one with the same reason that names `path`.
+
+    Python's errors of writing name no file, or a temporary one.
+    """
     try:
         yield
     except OSError as error:
@@ -61,7 +65,7 @@ def naming_file(path: pathlib.Path) -> Iterator[None]:
 
 
 def sync_folder(folder: pathlib.Path) -> None:
-    """Waits until renames within a folder are on disk."""
+    """Waits until renames within a folder are on disk; does nothing for a bucket."""
     if is_bucket(folder):
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -72,7 +76,10 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 
 def remove_folder(folder: pathlib.Path) -> None:
-    """Deletes a folder with everything below; a missing one is no error."""
+    """Deletes a folder with everything below; a missing folder is no error.
+
+    On a disk, files that cannot be deleted stay without an error.
+    """
     if is_bucket(folder):
         folder.rmtree(missing_ok=True)  # type: ignore[attr-defined]
     else:
@@ -80,9 +87,10 @@ def remove_folder(folder: pathlib.Path) -> None:
 
 
 def renames_folders(folder: pathlib.Path) -> bool:
-    """Returns whether folders in a folder can be renamed at once; tries it on a disk.
+    """Returns whether folders in `folder` can be renamed atomically; tries a rename on a disk.
 
-    False in buckets and on FUSE: mounts of buckets refuse it, or copy one file after the other.
+    False in buckets and in FUSE mounts: mounts of buckets refuse to rename a folder, or copy one
+    file after the other.
 
     Raises:
       OSError: the folder cannot be written.
@@ -94,7 +102,7 @@ def renames_folders(folder: pathlib.Path) -> bool:
         remove_folder(leftover)
     probe.mkdir()
     try:
-        replace_file(probe / "file", b"")  # An empty folder may be renamed where others are not.
+        replace_file(probe / "file", b"")  # Some systems rename empty folders only.
         probe.rename(renamed)
     except OSError:
         return False
@@ -105,19 +113,21 @@ def renames_folders(folder: pathlib.Path) -> bool:
 
 
 def _is_fuse(folder: pathlib.Path) -> bool:
-    """Returns whether a local folder lies in a FUSE mount, as far as the system tells."""
+    """Returns whether a local folder lies in a FUSE mount; False if the system does not tell."""
     device = folder.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
-            fields = line.split()
+            fields = line.split()  # The type of a mount follows a single "-".
             if fields[2] == number:
                 return fields[fields.index("-") + 1].startswith("fuse")
     return False
 
 
 def move_folder(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Moves a folder to a place that is missing or empty; by copying where renaming is refused.
+    """Moves a folder to a path that is missing or an empty folder.
+
+    If a local folder cannot be renamed, its files are copied and then deleted.
 
     Raises:
       OSError: a file cannot be read or written, or `target` is not empty.
@@ -135,7 +145,7 @@ def move_folder(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _copy_files(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies all files of a local folder; the description, which readers look for, last."""
+    """Copies all files of a local folder, `config.json` last, as readers look for that file."""
     files = [path for path in source.rglob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: (path.name == "config.json", path)):
         destination = target / path.relative_to(source).as_posix()
@@ -144,10 +154,12 @@ def _copy_files(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def copy_file(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies a file from a bucket to a disk or back; the target's folder must exist.
+    """Copies a file from a local path to a bucket, from a bucket to a local path, or locally.
+
+    Does not copy within or between buckets. The folder of a local target must exist.
 
     Raises:
-      OSError: names the object of the bucket.
+      OSError: a file cannot be read or written; the error names the object or the local file.
     """
     if is_bucket(target):
         with naming(target):
@@ -161,9 +173,10 @@ def copy_file(source: pathlib.Path, target: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def local_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields a folder to write into: `folder`, or for a bucket a local one that is then uploaded.
+    """Yields a local folder for files that belong in `folder`.
 
-    Nothing is uploaded if the block raises.
+    For a local `folder`, yields that folder, which is not created. For a bucket, yields a temporary
+    folder, whose files are uploaded after the block, unless the block raises.
     """
     if not is_bucket(folder):
         yield folder
@@ -175,14 +188,15 @@ def local_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def check_output(file: pathlib.Path, example: str) -> None:
-    """Checks before the work that --output can be written; creates its folder if it is missing.
+    """Checks that the file of --output can be written; creates its folder if it is missing.
 
     Args:
-      file: the file.
-      example: a name for it, which the error proposes.
+      file: the file, as given with --output.
+      example: file name that the error proposes if `file` is a folder.
 
     Raises:
-      ValueError: it is a folder, or its folder is not writable.
+      ValueError: `file` is a folder, or the folder of `file` is not writable.
+      OSError: the folder of `file` cannot be created.
     """
     if file.is_dir():
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Files of data sets of the Hugging Face hub, read where they are (`xlme_jax.preparation.hub`).
+"""Files of data sets of the Hugging Face hub, read without a download (`xlme_jax.preparation.hub`).
 
-`hf://datasets/owner/name@revision/folder/file` has the methods of `pathlib.Path` that readers of
-raw text use, through huggingface_hub's file system: it asks for the ranges of bytes that are read,
-and tries again what may pass.
+The path `hf://datasets/owner/name@revision/folder/file` has the methods of `pathlib.Path` that
+readers of raw text use. They use huggingface_hub's file system, which requests only the ranges of
+bytes that are read, and repeats requests after errors that may pass.
 """
 
 from __future__ import annotations
@@ -23,14 +23,22 @@ _BUFFER_BYTES = 1 << 16
 
 @functools.cache
 def file_system() -> Any:
-    """Returns the file system of the hub, which keeps listings: a revision does not change."""
+    """Returns the file system of the hub; it keeps listings, as a commit does not change."""
     from huggingface_hub import HfFileSystem
 
     return HfFileSystem()
 
 
 def commit(repository: str, revision: str | None) -> str:
-    """Returns the commit of a revision of a data set; raises what huggingface_hub does."""
+    """Returns the hash of the commit of a revision of a data set.
+
+    Args:
+      repository: "owner/name" of the data set.
+      revision: branch, tag or commit; None for the default branch.
+
+    Raises:
+      Exception: errors of huggingface_hub, which are not converted.
+    """
     from huggingface_hub import HfApi
 
     return str(HfApi(file_system().endpoint).dataset_info(repository, revision=revision).sha)
@@ -38,7 +46,10 @@ def commit(repository: str, revision: str | None) -> str:
 
 @contextlib.contextmanager
 def _naming(path: HubPath) -> Iterator[None]:
-    """Converts errors of the hub and of the network to an `OSError` that names the file."""
+    """Converts errors of the hub and of the network to an `OSError` that names the file.
+
+    A FileNotFoundError is not changed.
+    """
     try:
         yield
     except FileNotFoundError:
@@ -53,7 +64,7 @@ def _naming(path: HubPath) -> Iterator[None]:
 
 
 class _HubFile(io.RawIOBase):
-    """A file of the hub, open for reading."""
+    """A file of the hub, open for reading, whose errors name the file."""
 
     def __init__(self, path: HubPath, file: IO[bytes]):
         self._path, self._file = path, file
@@ -78,7 +89,7 @@ class _HubFile(io.RawIOBase):
 
 
 class HubPath(pathlib.PurePosixPath):
-    """A file or folder of a revision of a data set."""
+    """A file or folder in one revision of a data set of the hub."""
 
     def __str__(self) -> str:
         """Returns the path with both slashes of its scheme, of which `PurePosixPath` keeps one."""
@@ -89,10 +100,11 @@ class HubPath(pathlib.PurePosixPath):
         return str(self)
 
     def list_all(self) -> None:
-        """Lists everything below at once, rather than a request for each folder when it is read."""
+        """Lists everything below at once, so that later listings of folders need no requests."""
         file_system().find(str(self), detail=True)
 
     def _info(self) -> dict[str, Any] | None:
+        """Returns what the hub says about a file or folder; None if there is none."""
         with _naming(self):
             try:
                 return cast(dict[str, Any], file_system().info(str(self)))
@@ -104,12 +116,12 @@ class HubPath(pathlib.PurePosixPath):
         return self._info() is not None
 
     def is_dir(self) -> bool:
-        """Returns whether it is a folder."""
+        """Returns whether this path is a folder."""
         info = self._info()
         return info is not None and info["type"] == "directory"
 
     def is_file(self) -> bool:
-        """Returns whether it is a file."""
+        """Returns whether this path is a file."""
         info = self._info()
         return info is not None and info["type"] == "file"
 
@@ -118,28 +130,28 @@ class HubPath(pathlib.PurePosixPath):
         return False
 
     def stat(self) -> Stat:
-        """Returns the size of a file, of which the revision tells the version.
+        """Returns the size of a file, with time 0: the revision identifies the content.
 
         Raises:
-          FileNotFoundError: There is no such file.
+          FileNotFoundError: There is no such file or folder.
         """
         if (info := self._info()) is None:
             raise FileNotFoundError(errno.ENOENT, _MISSING, str(self))
         return Stat(info["size"] or 0, 0)
 
     def iterdir(self) -> Iterator[HubPath]:
-        """Yields the files and folders directly below."""
+        """Yields the files and folders directly below this path."""
         for name in file_system().ls(str(self), detail=False):
             yield self / name.rstrip("/").rsplit("/", 1)[-1]
 
     def open(self, mode: str = "rb") -> IO[bytes]:
-        """Opens a file for reading."""
+        """Opens a file for reading; raises FileNotFoundError if it is missing."""
         with _naming(self):
             file = file_system().open(str(self), mode)
         return io.BufferedReader(_HubFile(self, file), _BUFFER_BYTES)
 
     def read_bytes(self) -> bytes:
-        """Returns the content of a file."""
+        """Returns the content of a file; raises FileNotFoundError if it is missing."""
         with _naming(self):
             return cast(bytes, file_system().cat_file(str(self)))
 

@@ -1,7 +1,7 @@
 """A lease on a bucket's folder for one writer at a time, instead of a lock.
 
-The lease is an object that its holder writes again every `RENEW_SECONDS`, on condition that it
-still has the generation that the holder wrote last. If the generation has not changed for
+The lease is an object that its holder writes again every `RENEW_SECONDS`, on condition that the
+object still has the generation that the holder wrote last. If the generation has not changed for
 `EXPIRE_SECONDS`, the holder has ended, and the next process takes the lease over. Only durations
 are measured, so that the clocks of different machines do not matter.
 """
@@ -33,14 +33,17 @@ _PROCESS = uuid.uuid4().hex
 
 @contextlib.contextmanager
 def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Holds the lease `file` in a bucket.
+    """Holds the lease `file` in a bucket during the block.
+
+    A background thread renews the lease. If the lease is lost, the thread ends the whole process.
 
     Args:
-      file: the lease's object.
-      busy: called if a living process holds it. It may raise; else this process waits.
+      file: path of the lease's object.
+      busy: function called once if a living process holds the lease. If it raises, so does this
+        function; else this process waits for the lease.
 
     Raises:
-      OSError: the bucket is missing or not writable; names the object.
+      OSError: the bucket is missing or not writable; the error names the object.
     """
     generation = _acquire(file, busy)
     closing = threading.Event()
@@ -51,19 +54,21 @@ def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterato
     finally:
         closing.set()
         renewal.join()
-        with contextlib.suppress(OSError):  # It expires.
+        with contextlib.suppress(OSError):  # A lease that stays expires.
             file.unlink(missing_ok=True)
 
 
 def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
     """Waits for the lease; returns the generation of its object."""
+    # The generation that was seen last, since when, and whether `busy` was called. An empty
+    # `generation` means that this round must not write.
     seen, since, asked = "", time.monotonic(), False
     while True:
         held = _read(file)
         if held is None or (held["machine"] == _machine() and not _alive(held)):
             generation = "0" if held is None else held["generation"]
         elif held["generation"] != seen:
-            if seen and not asked:
+            if seen and not asked:  # It changed while this process watched: the holder lives.
                 busy()
                 asked = True
             if not seen:
@@ -86,7 +91,7 @@ def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
 
 
 def _renew(file: pathlib.Path, generation: str, closing: threading.Event) -> None:
-    """Renews the lease until `closing`; ends the process if that fails for whatever reason."""
+    """Renews the lease until `closing` is set; ends the process if the lease is lost."""
     reason = ""
     try:
         reason = _renew_until(file, generation, closing)
@@ -105,13 +110,17 @@ def _renew(file: pathlib.Path, generation: str, closing: threading.Event) -> Non
 
 
 def _renew_until(file: pathlib.Path, generation: str, closing: threading.Event) -> str:
-    """Renews the lease until `closing`, or until it is lost; returns why."""
+    """Renews the lease until `closing` is set, or until the lease is lost.
+
+    Returns:
+      The reason why the lease is lost; "" if `closing` was set.
+    """
     renewed = time.monotonic()
     while not closing.wait(RENEW_SECONDS):
         try:
             generation = _write(file, generation)
         except Exception as error:  # Libraries of buckets raise errors of many classes.
-            # Nobody else can take it over before it expires.
+            # No other process can take the lease over before it expires.
             if time.monotonic() - renewed > EXPIRE_SECONDS - RENEW_SECONDS:
                 return repr(error)
             _log.warning("%s could not be renewed: %s; trying again.", file, error)
@@ -123,7 +132,10 @@ def _renew_until(file: pathlib.Path, generation: str, closing: threading.Event) 
 
 
 def _read(file: pathlib.Path) -> dict[str, Any] | None:
-    """Returns the holder's machine and process with the object's generation; None if missing."""
+    """Returns the entries of a lease's object and its generation; None if there is no object.
+
+    An object that is not JSON has entries of no machine and process.
+    """
     with naming(file):
         try:
             generation = file_system().info(str(file)).get("generation", "1")
@@ -136,10 +148,17 @@ def _read(file: pathlib.Path) -> dict[str, Any] | None:
 
 
 def _write(file: pathlib.Path, generation: str) -> str:
-    """Writes the lease if its object has this generation, "0" for none.
+    """Writes the lease if its object has a generation.
+
+    Args:
+      file: path of the lease's object.
+      generation: generation that the object must have; "0" if there must be no object.
 
     Returns:
-      The new generation; empty if the object has another one.
+      The new generation; "" if the object has another generation than required.
+
+    Raises:
+      OSError: the object cannot be written; the error names it.
     """
     bucket, _, name = str(file).removeprefix("gs://").partition("/")
     holder = {"machine": _machine(), "pid": os.getpid(), "process": _PROCESS}
@@ -157,20 +176,20 @@ def _write(file: pathlib.Path, generation: str) -> str:
                 json_out=True,
             )
         except FileExistsError:  # Status 412.
-            # A repeated request may find its own first one.
+            # gcsfs repeats requests: the object may be what this call's first request wrote.
             held = _read(file)
             return held["generation"] if held and held.get("request") == holder["request"] else ""
     return str(answer.get("generation", "1"))
 
 
 def _multipart(*parts: dict[str, Any]) -> bytes:
-    """Returns JSON parts as the body of a multipart upload: the object's fields, its content."""
+    """Returns the body of a multipart upload of JSON values: the object's fields and content."""
     head = "--==\nContent-Type: application/json\n\n"
     return ("\n".join(head + json.dumps(part) for part in parts) + "\n--==--").encode()
 
 
 def _machine() -> str:
-    """Identifies host, boot and name space of process numbers."""
+    """Returns words that identify the host, its boot, and the name space of process numbers."""
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
     space = pathlib.Path("/proc/self/ns/pid")
     return " ".join(
@@ -183,13 +202,13 @@ def _machine() -> str:
 
 
 def _alive(held: dict[str, Any]) -> bool:
-    """Returns whether a process of this machine still runs."""
-    if held["pid"] == os.getpid():
+    """Returns whether the holder of a lease, a process of this machine, still runs."""
+    if held["pid"] == os.getpid():  # An earlier process may have had this number.
         return bool(held["process"] == _PROCESS)
     try:
         os.kill(held["pid"], 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # The process of another user.
         pass
     return True

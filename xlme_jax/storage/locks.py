@@ -12,23 +12,24 @@ from collections.abc import Callable, Iterator
 from xlme_jax.storage.paths import is_bucket
 
 _log = logging.getLogger(__name__)
-LOCK_FILE = ".lock"  # Of the folder that it lies in.
+LOCK_FILE = ".lock"  # Locks the folder that contains it.
 
 
 @contextlib.contextmanager
 def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Holds a lock file, which remains when the lock is released.
+    """Holds a lock during the block; the lock's file stays afterwards, except in a bucket.
 
     If the file system has no locks, logs a warning and runs the block without one.
 
     Args:
-      file: created if it is missing; its folder must exist. It may be a folder that exists. In a
-        bucket it is the lease's object.
-      busy: called if another process holds the lock. It may raise; else this process waits.
+      file: file to lock, which is created if it is missing, or an existing folder. The folder of
+        the file must exist. In a bucket, the path of the lease's object.
+      busy: function called if another process holds the lock. If it raises, so does this function;
+        else this process waits for the lock.
 
     Yields:
-      The file's descriptor. A child process that inherits it holds the lock until it exits too.
-      -1 in a bucket.
+      The descriptor of the file; -1 in a bucket. A child process that inherits the descriptor also
+      holds the lock, until it exits.
     """
     if is_bucket(file):
         from xlme_jax.storage import leases
@@ -59,8 +60,10 @@ def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterato
 def hold_run(model_dir: pathlib.Path) -> Iterator[None]:
     """Locks a run's folder, so that a second run cannot write the same files.
 
+    Creates the folder if it is missing.
+
     Raises:
-      ValueError: another process holds it.
+      ValueError: another process holds the lock.
     """
     model_dir.mkdir(parents=True, exist_ok=True)
 

@@ -1,8 +1,8 @@
 """Local copies of files that grow, such as logs, for folders in buckets.
 
 Objects of a bucket cannot be appended to. A growing file of a run therefore lies on a local disk
-and is uploaded whole: before each checkpoint, so that a resumed run finds all lines up to there,
-and in between at most every `UPLOAD_SECONDS`, for those who watch.
+and is uploaded whole: before each checkpoint, so that a resumed run finds all lines up to the
+checkpoint, and in between at most every `UPLOAD_SECONDS`, so that users can watch the run.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ UPLOAD_SECONDS = 30.0
 
 
 class Mirror:
-    """A local folder whose files are uploaded; for a local folder, that folder itself.
+    """A local folder whose files are uploaded to a folder in a bucket.
+
+    If the files belong in a local folder, they are written there and nothing is uploaded.
 
     Args:
-      folder: where the files belong; created if it is local.
-      clock: monotonic seconds.
+      folder: folder in which the files belong; created if it is local.
+      clock: function that returns seconds and never goes back.
 
     Attributes:
-      local: where to write them.
+      local: local folder to write the files to.
     """
 
     def __init__(self, folder: pathlib.Path, clock: Callable[[], float] = time.monotonic):
@@ -42,19 +44,26 @@ class Mirror:
         self._thread: threading.Thread | None = None
 
     def fetch(self, name: str) -> None:
-        """Downloads a file if the folder has it."""
+        """Downloads a file from the bucket if it is there; raises OSError, naming the object."""
         if self._uploads and (self._folder / name).is_file():
             copy_file(self._folder / name, self.local / name)
 
     def upload(self) -> None:
-        """Uploads the files that have grown; raises OSError, naming the object."""
+        """Uploads the files whose sizes have changed, after an upload in the background has ended.
+
+        Raises:
+          OSError: a file cannot be uploaded; the error names the object.
+        """
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self._upload()
 
     def upload_sometimes(self) -> None:
-        """Uploads in the background if the last time was `UPLOAD_SECONDS` ago."""
+        """Uploads in the background if the last upload began `UPLOAD_SECONDS` ago or earlier.
+
+        Errors are logged.
+        """
         if not self._uploads or self._clock() - self._last < UPLOAD_SECONDS:
             return
         if self._thread is None or not self._thread.is_alive():
@@ -62,12 +71,14 @@ class Mirror:
             self._thread.start()
 
     def _try_upload(self) -> None:
+        """Uploads the files that have changed, and logs errors."""
         try:
             self._upload()
         except OSError as error:
             _log.warning("%s: %s; trying again later.", error.filename, error.strerror)
 
     def _upload(self) -> None:
+        """Uploads the files whose sizes have changed since their last upload."""
         if not self._uploads:
             return
         self._last = self._clock()
@@ -79,7 +90,11 @@ class Mirror:
                 self._sizes[name] = len(content)
 
     def close(self) -> None:
-        """Uploads the files and deletes the local ones."""
+        """Uploads the files and deletes their local copies, even if the upload fails.
+
+        Raises:
+          OSError: a file cannot be uploaded; the error names the object.
+        """
         try:
             self.upload()
         finally:

@@ -1,9 +1,9 @@
-"""Paths on disk and in buckets: `gs://bucket/folder/file` wherever a path is given.
+"""Paths on disk and in buckets: users may give `gs://bucket/folder/file` wherever they give a path.
 
-A path of a bucket (`xlme_jax.storage.bucket_paths`, imported for the first one) has the methods of
-`pathlib.Path` that this project uses, through gcsfs, which retries what may pass: status 408, 429
-and 5xx, resets and timeouts, for half a minute. What remains is raised as an `OSError` that names
-the object.
+A path in a bucket (`xlme_jax.storage.bucket_paths`, imported at the first such path) has the
+methods of `pathlib.Path` that this project uses. It uses gcsfs, which repeats a request for half a
+minute after errors that may pass: status 408, 429 and 5xx, resets and timeouts. Other errors are
+raised as an `OSError` that names the object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pathlib
 import re
 from typing import cast
 
-# Before etils is imported: with TensorFlow installed, it would import that for buckets.
+# Set before etils is imported: otherwise etils would import TensorFlow, if installed, for buckets.
 os.environ.setdefault("EPATH_USE_TF", "false")
 
 _HUB = "hf://"
@@ -24,10 +24,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns a local path, or for "gs://..." a `BucketPath`, typed as `Path` for its methods.
 
-    A path of the hub (`hub_paths`), which is for reading alone, is returned as it is.
+    A path object, such as a `HubPath` of `hub_paths`, is returned unchanged.
 
     Raises:
-      ValueError: another kind of storage, or gcsfs is not installed.
+      ValueError: the text names another kind of storage, or gcsfs is not installed.
     """
     if isinstance(path, pathlib.PurePath):
         return cast(pathlib.Path, path)
@@ -41,19 +41,19 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
         )
     if importlib.util.find_spec("gcsfs") is None:
         raise ValueError(f"{text}: buckets need gcsfs; install it with pip install -e '.[gcs]'")
-    # etils costs a process some 50 ms, and most read and write local files only.
+    # Importing etils takes some 50 ms, and most processes read and write local files only.
     from xlme_jax.storage.bucket_paths import BucketPath
 
     return cast(pathlib.Path, BucketPath(text))
 
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a path is one of a bucket."""
+    """Returns whether a path is in a bucket."""
     return os.fspath(path).startswith("gs://")
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a path is one of a bucket or of the hub, and not of this machine."""
+    """Returns whether a path is in a bucket or on the hub, and not on this machine."""
     return os.fspath(path).startswith(("gs://", _HUB))
 
 

@@ -1,6 +1,6 @@
 """Prepared data set: token ids in ArrayRecord shards, described by `dataset.json`.
 
-This module has what reads it; `writer` and `shared` make it.
+This module exports its readers; `writer` and `shared` write it.
 """
 
 from xlme_jax.data.prepared.dataset import PreparedDataset, Records

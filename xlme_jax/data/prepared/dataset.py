@@ -45,7 +45,10 @@ from xlme_jax.storage.paths import as_path, is_bucket
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pauses the garbage collector, which would look at a million new objects again and again."""
+    """Pauses the garbage collector, which would look at a million new objects again and again.
+
+    A decorator too: as such, it pauses the collector during each call.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -57,7 +60,12 @@ def _without_collections() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Sequence of a task's records (examples or pages); also a Grain data source."""
+    """Sequence of a task's records (examples or pages); also a Grain data source.
+
+    Attributes:
+      dataset: Data set that contains the task.
+      task: Row of the task.
+    """
 
     dataset: PreparedDataset
     task: TaskInfo
@@ -74,11 +82,12 @@ class PreparedDataset:
 
     Attributes:
       directory: Folder of the data set.
-      tasks: One row per task and split.
+      tasks: Rows of all tasks, one per task and split.
       vocabulary_size: Number of token ids.
       vocabulary_digest: SHA-256 of the vocabulary's model.
       command: Command that prepared the data set; empty if unknown.
-      digest: SHA-256 of contents and vocabulary, equal for equal text prepared again.
+      digest: SHA-256 that identifies text and vocabulary; it is the same if equal text is prepared
+        again.
     """
 
     def __init__(
@@ -95,8 +104,9 @@ class PreparedDataset:
         self._vocabulary = vocabulary
         shards = len({shard.file for task in tasks for shard in task.shards})
         self._files = OpenFiles(directory, vocabulary_size, command, shards)
-        self._last: TaskReader | None = None
+        self._last: TaskReader | None = None  # Reads the last single task.
         self._by_name = {(task.name, task.split): task for task in reversed(self.tasks)}
+        # Names of the files that were verified when they were copied from a bucket.
         self._verified: frozenset[str] = frozenset()
 
     @classmethod
@@ -105,11 +115,12 @@ class PreparedDataset:
         """Reads `dataset.json` and checks that every file exists with its recorded size.
 
         Args:
-          directory: Folder of the data set.
+          directory: Folder of the data set, on disk or in a bucket.
 
         Raises:
           PreparedDataMissing: There is no `dataset.json`.
-          PreparedDataError: `dataset.json` is damaged, or a file is missing or truncated.
+          PreparedDataError: `dataset.json` is damaged or cannot be read, or a file is missing or
+            has another size.
         """
         directory = as_path(directory)
         path = directory / DATASET_FILE
@@ -154,15 +165,18 @@ class PreparedDataset:
     def copy_from_bucket(
         self, folder: str | None = None, gigabytes: float = DATA_GB, verify: bool = True
     ) -> None:
-        """Reads shards and lengths from local copies from now on; does nothing on a disk.
+        """Copies shards and lengths from a bucket to a disk, and reads the copies from now on.
+
+        Does nothing for a data set on a disk.
 
         Args:
-          folder: Folder for the copies; None for one below the user's cache folder.
-          gigabytes: Most that the copies may take; the rest is read from the bucket.
-          verify: Whether to verify existing copies.
+          folder: Folder for the copies; None for `local_copies.default_folder`.
+          gigabytes: Maximum size of all copies in the folder; files that do not fit are read from
+            the bucket.
+          verify: Whether to verify existing copies; damaged copies are replaced.
 
         Raises:
-          PreparedDataError: A file in the bucket is damaged, or the disk is full.
+          PreparedDataError: A file in the bucket is damaged or cannot be read, or the disk is full.
         """
         if not is_bucket(self.directory):
             return
@@ -178,7 +192,7 @@ class PreparedDataset:
 
         Args:
           size: Number of ids of the vocabulary in use.
-          digest: SHA-256 of its model.
+          digest: SHA-256 of the model of the vocabulary in use.
         """
         if (size, digest) != (self.vocabulary_size, self.vocabulary_digest):
             raise PreparedDataError(
@@ -188,26 +202,32 @@ class PreparedDataset:
             )
 
     def verify(self, part: int = 0, parts: int = 1, threads: int | None = None) -> int:
-        """Reads files and verifies their checksums.
+        """Verifies the checksums of files, except of those that `copy_from_bucket` has verified.
 
         Args:
           part: Part of the files to verify, from 0; several processes can split the work.
           parts: Number of parts, of about equal size in bytes.
-          threads: Files read in parallel; by default as many as `format.content_problems` chooses.
+          threads: Number of files read in parallel; None for the choice of
+            `format.content_problems`.
 
         Returns:
-          Number of bytes verified.
+          Number of bytes verified now.
 
         Raises:
           PreparedDataError: Files are damaged; the message names them.
         """
         files = [file for file in self._share(part, parts) if file.file not in self._verified]
         problems = list(content_problems(self.directory, files, threads).values())
-        for name in (SETTINGS_FILE, TASKS_FILE, EARLIER_TASKS_FILE) if part == 0 else ():
+        sealed = (SETTINGS_FILE, TASKS_FILE, EARLIER_TASKS_FILE) if part == 0 else ()
+        for name in sealed:
             path = self.directory / name
             if path.is_file():
                 try:
-                    (unseal if name == SETTINGS_FILE else unseal_rows)(path.read_bytes())
+                    content = path.read_bytes()
+                    if name == SETTINGS_FILE:
+                        unseal(content)
+                    else:
+                        unseal_rows(content)
                 except (OSError, ValueError, KeyError) as error:
                     problems.append(f"{path} {error}")
         if problems:
@@ -215,13 +235,17 @@ class PreparedDataset:
         return sum(file.bytes for file in files)
 
     def files(self) -> list[FileInfo]:
-        """Returns shards, lengths and vocabulary, largest first."""
+        """Returns all shards, files of lengths and the vocabulary's model, largest file first."""
         files = stored_files(file for task in self.tasks for file in task.files)
         return sorted([*files, self._vocabulary], key=lambda file: (-file.bytes, file.file))
 
     def _share(self, part: int, parts: int) -> list[FileInfo]:
-        # Each file goes to the part with the fewest bytes so far: the same in every process.
-        loads = [(0, number) for number in range(parts)]
+        """Returns the files of one of several parts of about equal size in bytes.
+
+        Each file, largest first, goes to the part with the fewest bytes so far, so that every
+        process computes the same parts.
+        """
+        loads = [(0, number) for number in range(parts)]  # A heap of (bytes, part).
         share = []
         for file in self.files():
             load, number = loads[0]
@@ -231,11 +255,12 @@ class PreparedDataset:
         return share
 
     def reader(self, tasks: Sequence[TaskInfo]) -> TaskReader:
-        """Returns a reader of many tasks of one kind, far faster than reading them one by one."""
+        """Returns a reader of tasks of one kind, far faster than a call per task."""
         return TaskReader(self._files, tasks)
 
     def _reader_of(self, task: TaskInfo) -> TaskReader:
-        reader = self._last  # Usually of the same task, with its lengths loaded.
+        """Returns the reader of one task, the last one if the task is the same."""
+        reader = self._last  # Has loaded the lengths of the task.
         if reader is None or reader.tasks[0] is not task:
             reader = self._last = self.reader([task])
         return reader
@@ -251,7 +276,8 @@ class PreparedDataset:
           int64[N], tokens per example.
 
         Raises:
-          PreparedDataError: The lengths cannot be read or are out of range.
+          PreparedDataError: The task is running text, or the lengths cannot be read or are out of
+            range.
           IndexError: An example number is out of range.
         """
         if task.lengths is None:
@@ -298,6 +324,10 @@ class PreparedDataset:
 
         Returns:
           N pairs (`<s> e </s>`, `<s> f </s>`) of token ids.
+
+        Raises:
+          PreparedDataError: The task is no bitext, or a shard cannot be read or is damaged.
+          IndexError: A pair number is out of range.
         """
         if task.kind != "bitext":
             raise PreparedDataError(
@@ -320,6 +350,10 @@ class PreparedDataset:
 
         Returns:
           N pairs (token ids, labels); labels are int32[1], int32[2] or int32[tokens].
+
+        Raises:
+          PreparedDataError: The task is not labelled, or a shard cannot be read or is damaged.
+          IndexError: An example number is out of range.
         """
         if task.kind != "labelled":
             raise PreparedDataError(
@@ -340,12 +374,16 @@ class PreparedDataset:
 
         Returns:
           N arrays of `length` token ids, or fewer at the end of the text.
+
+        Raises:
+          PreparedDataError: A shard cannot be read or is damaged.
         """
         starts = np.asarray(starts, np.int64)
         return _split(*self._reader_of(task).read_text(np.zeros_like(starts), starts, length))
 
 
 def _split(ids: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Returns the consecutive parts of an array that have these sizes; they are views."""
     ends = np.cumsum(sizes).tolist()
     return [ids[start:end] for start, end in zip([0, *ends], ends)]
 

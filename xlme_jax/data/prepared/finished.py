@@ -1,8 +1,8 @@
-"""Tasks that earlier runs of a preparation finished, from which it goes on.
+"""Records of finished tasks, from which a later run of the same preparation goes on.
 
-A task is finished when its row is written beside its shards. When all are, `tasks.json` takes the
-rows in; files that no row names are deleted after `dataset.json` is written, so that the data set
-can be read, and an interrupted preparation be continued, at any moment.
+A task is finished when its row is written beside its shards. When all tasks are finished, their
+rows are written to `tasks.json`. Files that no row names are deleted only after `dataset.json` is
+written. So at any moment the data set can be read, and an interrupted preparation be continued.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from xlme_jax.data.prepared.format import (
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
-# (name, split)
+# (name, split) of a task.
 Key = tuple[str, str]
 
 
@@ -40,32 +40,36 @@ def recorded_tasks(
 
     Args:
       directory: Folder of the data set.
-      fingerprints: Fingerprint of each task; rows with another one are stale.
+      fingerprints: {(name, split): fingerprint} of all tasks of this preparation; rows with
+        another fingerprint are stale and not returned.
 
     Returns:
-      The rows by (name, split), and one line for each damaged file of rows.
+      `(rows, problems)`: {(name, split): row}, and one line for each damaged file of rows.
     """
     directory = as_path(directory)
     tables, problems = _tables(directory)
     rows = {key: row for key, row in tables.items() if row.fingerprint == fingerprints.get(key)}
     missing = [key for key in fingerprints if key not in rows]
     with concurrent.futures.ThreadPoolExecutor(BUCKET_THREADS) as pool:
-        read = pool.map(functools.partial(_row_beside_shards, directory), missing)
-        for key, (row, problem) in zip(missing, read):
+        separate = pool.map(functools.partial(_row_beside_shards, directory), missing)
+        for key, (row, problem) in zip(missing, separate):
             if row is not None and row.fingerprint == fingerprints[key]:
                 rows[key] = row
-            problems += [problem] if problem else []
+            if problem:
+                problems.append(problem)
     return rows, problems
 
 
 def record_tasks(directory: str | os.PathLike[str], tasks: Sequence[TaskInfo]) -> None:
     """Writes the rows of all finished tasks to `tasks.json`.
 
-    Large tasks that are not named this time stay in it, so that they can be named again.
+    Recorded tasks that are not among `tasks` stay in the file if they have separate files, so that
+    a later preparation with these tasks can use them again; tasks in shared files do not.
 
     Args:
       directory: Folder of the data set.
-      tasks: Rows of all tasks and splits, also of those that `dataset.json` leaves out.
+      tasks: Rows of all tasks and splits of this preparation, including tasks that `dataset.json`
+        leaves out.
     """
     directory = as_path(directory)
     rows = {key: row for key, row in _tables(directory)[0].items() if not row.is_shared}
@@ -74,13 +78,16 @@ def record_tasks(directory: str | os.PathLike[str], tasks: Sequence[TaskInfo]) -
 
 
 def remove_unused(directory: str | os.PathLike[str], tasks: Sequence[TaskInfo]) -> None:
-    """Deletes rows that `tasks.json` has, files that were copied to shared ones, and unused ones.
+    """Deletes the files of tasks, and shared files, that no row names.
 
-    To be called when `tasks.json` and `dataset.json` are written.
+    These are rows beside shards, which `tasks.json` repeats, files that were copied to shared
+    files, remains of earlier versions of a task, and `shared.json`. Call this after `tasks.json`
+    and `dataset.json` are written. Separate files of tasks that are not among `tasks` stay.
 
     Args:
       directory: Folder of the data set.
-      tasks: Rows of all tasks and splits, also of those that `dataset.json` leaves out.
+      tasks: Rows of all tasks and splits of this preparation, including tasks that `dataset.json`
+        leaves out.
     """
     directory = as_path(directory)
     keys = {(task.name, task.split) for task in tasks}
@@ -95,12 +102,12 @@ def remove_unused(directory: str | os.PathLike[str], tasks: Sequence[TaskInfo]) 
             pass
     if not is_bucket(directory):
         for name in {task.name for task in tasks}:
-            with contextlib.suppress(OSError):  # It has shards, or is missing.
+            with contextlib.suppress(OSError):  # The folder is not empty, or is missing.
                 (directory / name).rmdir()
 
 
 def _names_below(directory: pathlib.Path) -> set[str]:
-    """Returns the names of all files, relative to the folder; of a bucket with one listing."""
+    """Returns the paths of all files, relative to the folder; lists a bucket once."""
     if is_bucket(directory):
         return set(directory.sizes())  # type: ignore[attr-defined]
     return {
@@ -109,15 +116,16 @@ def _names_below(directory: pathlib.Path) -> set[str]:
 
 
 def _key_of(name: str) -> Key:
-    """Returns the task and split that a file belongs to, such as `en/train-lengths.npy`."""
+    """Returns the task and split that a file, such as `en/train-lengths.npy`, belongs to."""
     folder, _, file = name.rpartition("/")
     return folder, re.split("[-.]", file, maxsplit=1)[0]
 
 
 def _tables(directory: pathlib.Path) -> tuple[dict[Key, TaskInfo], list[str]]:
-    """Returns the rows of all tables, the newest of each task, and one line for a damaged table."""
+    """Returns the newest row of each task in all tables, and one line for each damaged table."""
     rows: dict[Key, TaskInfo] = {}
     problems = []
+    # Oldest first, as a row of a later table replaces that of an earlier one.
     for name in (DATASET_FILE, EARLIER_TASKS_FILE, TASKS_FILE):
         try:
             table = unseal_rows((directory / name).read_bytes())[1]
@@ -130,7 +138,12 @@ def _tables(directory: pathlib.Path) -> tuple[dict[Key, TaskInfo], list[str]]:
 
 
 def _row_beside_shards(directory: pathlib.Path, key: Key) -> tuple[TaskInfo | None, str]:
-    """Returns the row of a task that is finished since `tasks.json`, or why it is damaged."""
+    """Reads the row of a task that was finished after `tasks.json` was written.
+
+    Returns:
+      `(row, problem)`: the row, None if it is missing or damaged; and a line that says why it is
+      damaged, else "".
+    """
     path = directory / key[0] / f"{key[1]}.json"
     try:
         return TaskInfo.from_json(unseal(path.read_bytes()).get("task")), ""

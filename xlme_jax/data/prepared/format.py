@@ -10,21 +10,22 @@ Layout (all paths relative to the data set's folder):
     <task>/<split>-00000-of-00002.arrayrecord      token ids, little-endian, 2 or 4 bytes each
     <task>/<split>-lengths.npy                     tokens per record; not for monolingual tasks
     shared-<digest>.arrayrecord                    records of small tasks, one after the other
-    shared-<digest>-lengths.npy                    their lengths
-    <task>/<split>.json                            row of a task that is finished since tasks.json
+    shared-<digest>-lengths.npy                    tokens per record of small tasks
+    <task>/<split>.json                            row of a task finished after tasks.json
 
 - Monolingual: the running text `<s> document </s> <s> document </s> ...`, split into pages of
   `PAGE_TOKENS`, one page per record; the last page of a shard may be shorter.
 - Bitext: one record `<s> e </s> f </s>` per pair.
 - Labelled: one record per example, its token ids followed by its labels (int32, little-endian):
   `data.benchmarks.examples.Features`.
-- Small tasks share files (`shared`): a shard takes 128 KiB and a call to open it, however few
-  records it has. A task is written to files of its own first, as preparation may be interrupted.
-- Earlier versions let small tasks share files only if they were more than a thousand, listed those
-  in `shared.json` instead of `tasks.json`, and kept the rows of the others beside their shards.
+- Small tasks share files (`prepared.shared`): a shard takes 128 KiB and a call to open it, however
+  few records it has. A task is first written to separate files, as preparation may be interrupted.
+- Earlier versions let small tasks share files only if they were more than a thousand, listed small
+  tasks in `shared.json` instead of `tasks.json`, and kept the rows of large ones beside the shards.
 
-All changes are detected: JSON files contain a checksum of themselves (`seal`), and `dataset.json`
-lists the SHA-256 of all files that training reads; nothing reads the data card.
+Changes of all files but the data card, which no program reads, are detected: JSON files contain a
+checksum of their own content (`seal`), and `dataset.json` lists the SHA-256 of all files that
+training reads.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ DATASET_FILE = "dataset.json"
 SETTINGS_FILE = "prepare.json"
 TASKS_FILE = "tasks.json"
 EARLIER_TASKS_FILE = "shared.json"
-SHARED_PREFIX = "shared-"  # Of files that tasks share.
+SHARED_PREFIX = "shared-"  # Begins the names of files that tasks share.
 DATA_CARD_FILE = "data_card.md"
-PARTS_FOLDER = ".parts"  # Of files in progress; deleted with all that is left in it.
+PARTS_FOLDER = ".parts"  # Contains files in progress; deleted with all that is left in it.
 VOCABULARY_FILE = "vocabulary.model"
 LENGTHS_HEADER = 128  # Bytes of the .npy header of files of lengths.
 # {kind of task: number of languages}.
@@ -74,7 +75,14 @@ class PreparedDataError(ValueError):
 
 
 class PreparedDataMissing(PreparedDataError):
-    """Error for a folder, `directory`, without a prepared data set."""
+    """Error for a folder without a prepared data set.
+
+    Args:
+      directory: Path of the folder.
+
+    Attributes:
+      directory: Path of the folder.
+    """
 
     def __init__(self, directory: str | os.PathLike[str]):
         self.directory = as_path(directory)
@@ -86,15 +94,16 @@ class PreparedDataMissing(PreparedDataError):
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """State of a file when it was written, and which of its records a task has.
+    """State of a file when it was written, and which of its records belong to a task.
 
     Attributes:
       file: Path relative to the data set's folder.
-      records: Number of the task's records.
-      tokens: Number of their tokens.
+      records: Number of the task's records in the file.
+      tokens: Number of tokens in these records.
       bytes: Size of the file in bytes.
-      sha256: SHA-256 of its content, in hexadecimal.
-      first: The task's first record in a file that tasks share; None if the file is its own.
+      sha256: SHA-256 of the file's content, in hexadecimal.
+      first: Number of the task's first record in a file that tasks share; None if the file has
+        records of this task only.
     """
 
     file: str
@@ -113,9 +122,9 @@ class FileInfo:
             _count("first", self.first)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields as stored in a row."""
+        """Returns the fields as JSON values, as stored in the row of a task."""
         fields = dict(vars(self))
-        if self.first is None:  # Keeps the bytes of rows that were written before it existed.
+        if self.first is None:  # Keeps the bytes of rows written before the field.
             del fields["first"]
         return fields
 
@@ -136,10 +145,10 @@ class TaskInfo:
       shards: ArrayRecord files, in reading order.
       lengths: File of the examples' lengths; None for monolingual tasks.
       skipped: {reason: number of skipped examples}.
-      fingerprint: Identifies text, vocabulary and options; set by the caller of the writer.
+      fingerprint: Digest of text, vocabulary and options; set by the caller of the writer.
       labels: Labels of an example, a key of `LABELS`; empty unless the task is labelled.
-      shard_digests: SHA-256 of the shards of its own that a task in a shared file was copied from;
-        empty if it was copied by an earlier version.
+      shard_digests: SHA-256 of each shard whose records were copied to a shared file; empty if the
+        task has separate files, or an earlier version copied the records.
     """
 
     name: str
@@ -180,12 +189,12 @@ class TaskInfo:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Returns the canonical tags of the languages, which older data spells in other ways."""
+        """Returns the languages as canonical tags; older data sets spell some differently."""
         return tuple(map(tag_or_code, self.languages))
 
     @property
     def files(self) -> tuple[FileInfo, ...]:
-        """Returns the shards and the file of lengths."""
+        """Returns the shards and, if there is one, the file of lengths."""
         return (*self.shards, *([self.lengths] if self.lengths else []))
 
     @property
@@ -195,14 +204,16 @@ class TaskInfo:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Returns the SHA-256 of the shards, before they were copied to a shared file if known."""
+        """Returns the SHA-256 of each shard: of the original shards if they are recorded."""
         return self.shard_digests or tuple(shard.sha256 for shard in self.shards)
 
     @property
     def identity(self) -> Sequence[Any]:
-        """Returns what identifies the text, independent of the tasks that it shares files with.
+        """Returns JSON values that identify the task's text: the digests of the original shards.
 
-        Parts of shared files identify text that an earlier version copied there.
+        Digests of original shards do not depend on the tasks that share a file. An earlier version
+        did not record them; the text is then identified by the digest of the shared file, and by
+        the task's first record and number of records there.
         """
         if self.is_shared and not self.shard_digests:
             shard = self.shards[0]
@@ -210,7 +221,7 @@ class TaskInfo:
         return self.digests
 
     def sealed(self) -> bytes:
-        """Returns the content of the row's file."""
+        """Returns the content of `<task>/<split>.json`, the file of this row."""
         return seal({"format": FORMAT, "task": self.to_json()})
 
     def to_json(self) -> dict[str, Any]:
@@ -231,7 +242,7 @@ class TaskInfo:
 
     @classmethod
     def from_json(cls, row: Any) -> TaskInfo:
-        """Inverts `to_json`; raises ValueError for malformed rows."""
+        """Returns the task of a row from `to_json`; raises ValueError for malformed rows."""
         try:
             lengths = row["lengths"]
             return cls(
@@ -250,6 +261,7 @@ class TaskInfo:
 
 @functools.lru_cache(1024)
 def _check_file(file: str, sha256: str) -> None:
+    """Raises ValueError if a path leaves the data set or a digest is not a SHA-256."""
     parts = pathlib.PurePosixPath(file).parts
     if not re.fullmatch(r"[\w.:+/-]+", file) or {"/", ".."} & set(parts):
         raise ValueError(f"file = {file!r} is not a path inside the data set")
@@ -258,12 +270,14 @@ def _check_file(file: str, sha256: str) -> None:
 
 
 def _string(field: str, value: Any) -> str:
+    """Returns the value of a field; raises ValueError if it is not a string."""
     if not isinstance(value, str):
         raise ValueError(f"{field} = {value!r} is not a string")
     return value
 
 
 def _count(field: str, value: Any) -> int:
+    """Returns the value of a field; raises ValueError if it is not a count."""
     if type(value) is not int or not 0 <= value < _MAX_COUNT:
         raise ValueError(f"{field} = {value!r} is not a count")
     return value
@@ -285,10 +299,12 @@ def unseal(text: bytes) -> dict[str, Any]:
 
 
 def unseal_rows(text: bytes) -> tuple[dict[str, Any], Iterator[Any]]:
-    """Returns the entries of a file from `seal_rows`, and its rows (a KeyError if there are none).
+    """Returns the entries of a file from `seal_rows`, and an iterator over the rows of tasks.
+
+    The iterator raises KeyError at the first row if the file has no table of tasks.
 
     Raises:
-      ValueError: As `unseal`.
+      ValueError: The file is damaged or has another format.
     """
     content, rows = sealed_json.unseal_table(text, "tasks")
     _check_format(content)
@@ -296,23 +312,24 @@ def unseal_rows(text: bytes) -> tuple[dict[str, Any], Iterator[Any]]:
 
 
 def seal_rows(content: Mapping[str, Any], tasks: Sequence[TaskInfo]) -> bytes:
-    """Returns the text of a sealed file with the rows of tasks."""
+    """Returns the bytes of a sealed file with the entries `content` and the rows of tasks."""
     rows = [task.to_json() for task in tasks]
     return sealed_json.seal_table({"format": FORMAT, **content}, "tasks", rows)
 
 
 def _check_format(content: Mapping[str, Any]) -> None:
+    """Raises ValueError if a sealed file was written in another format."""
     if content.get("format") != FORMAT:
         raise ValueError(f"has format {content.get('format')}, but this version reads {FORMAT}")
 
 
 def stored_files(files: Iterable[FileInfo]) -> list[FileInfo]:
-    """Returns each file once, in the order of their names."""
+    """Returns each file once, sorted by name; of the parts of a shared file, the last one."""
     return [file for _, file in sorted({file.file: file for file in files}.items())]
 
 
 def recorded_command(directory: pathlib.Path) -> str:
-    """Returns the command in `prepare.json`, used if `dataset.json` is damaged; may be empty."""
+    """Returns the command in `prepare.json`, for when `dataset.json` is damaged; "" if unknown."""
     try:
         return str(unseal((directory / SETTINGS_FILE).read_bytes())["command"])
     except (OSError, ValueError, KeyError):
@@ -320,14 +337,14 @@ def recorded_command(directory: pathlib.Path) -> str:
 
 
 def size_problems(directory: pathlib.Path, files: Iterable[FileInfo]) -> list[str]:
-    """Checks that files exist with their sizes; for a bucket with one listing.
+    """Returns which files are missing or have another size; lists a bucket once.
 
     Args:
       directory: Folder of the data set.
       files: Files to check.
 
     Returns:
-      One line per bad file.
+      One line per bad file, with its path and the problem.
     """
     if not is_bucket(directory):
         return [problem for file in files if (problem := _stat_problem(directory, file))]
@@ -337,6 +354,7 @@ def size_problems(directory: pathlib.Path, files: Iterable[FileInfo]) -> list[st
 
 
 def _stat_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
+    """Returns a line if a local file is missing or has another size; None if it is good."""
     path = directory / file.file
     try:
         return _size_problem(path, file, path.stat().st_size)
@@ -345,6 +363,7 @@ def _stat_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
 
 
 def _size_problem(path: pathlib.Path, file: FileInfo, size: int | None) -> str | None:
+    """Returns a line if `size` is not the recorded one; a missing object has the size None."""
     if size is None:
         return f"{path}: there is no such object"
     if size != file.bytes:
@@ -353,9 +372,10 @@ def _size_problem(path: pathlib.Path, file: FileInfo, size: int | None) -> str |
 
 
 def _content_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
+    """Returns a line if the size or SHA-256 of a file is wrong; None if the file is good."""
     path = directory / file.file
     try:
-        if is_bucket(path) and file.bytes <= _SMALL_BYTES:  # One request.
+        if is_bucket(path) and file.bytes <= _SMALL_BYTES:  # A single request.
             content = path.read_bytes()
             size, digest = len(content), hashlib.sha256(content).hexdigest()
         else:
@@ -380,12 +400,12 @@ def content_problems(
     Args:
       directory: Folder of the data set.
       files: Files to check.
-      threads: Files checked in parallel; None for the number of cores, 16 at most, or 32 in a
-        bucket, where each request waits.
-      report_file: Called after each file.
+      threads: Number of files checked in parallel; None for the number of cores, at most 16, or in
+        a bucket, where each request waits, `BUCKET_THREADS`.
+      report_file: Function called after each file.
 
     Returns:
-      {bad file: line that names it and the problem}.
+      {name of a bad file: line with its path and the problem}.
     """
     problems = {}
     if threads is None:

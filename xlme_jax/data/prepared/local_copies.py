@@ -1,7 +1,7 @@
-"""Local copies of a bucket's files: batches need single records of many shards, at random.
+"""Local copies of a bucket's files, because batches need single records of many shards at random.
 
-A copy is named by the SHA-256 of its content, which is checked while it is copied. So copies are
-reused after a restart, and by all data sets and processes of a machine.
+A copy is named by the SHA-256 of its content, which is checked before it gets this name. So copies
+are reused after a restart, and by all data sets and processes of a machine.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class LocalCopies:
     """Copies of a data set's files on a local disk.
 
     Args:
-      source: folder of the data set, in a bucket.
-      folder: where copies go; None uses `default_folder`.
-      gigabytes: most that all copies in the folder may take. What no longer fits is read from the
+      source: Folder of the data set, in a bucket.
+      folder: Folder of the copies; None for `default_folder`.
+      gigabytes: Maximum size of all copies in the folder. Files that do not fit are read from the
         bucket.
     """
 
@@ -47,8 +47,8 @@ class LocalCopies:
         self._folder = pathlib.Path(folder) if folder else default_folder()
 
     def find(self, file: FileInfo) -> pathlib.Path:
-        """Returns the copy of a file, or its path in the bucket if there is none."""
-        copy = self._place(file)
+        """Returns the path of the copy of a file, or in the bucket if there is no whole copy."""
+        copy = self._copy_path(file)
         try:
             whole = copy.stat().st_size == file.bytes
         except FileNotFoundError:
@@ -58,18 +58,19 @@ class LocalCopies:
     def copy(self, files: Sequence[FileInfo], verify: bool = True) -> list[FileInfo]:
         """Copies files until the limit is reached, in their order, with a progress bar.
 
-        Files of other data sets are deleted for them, those unused for longest first. Another
-        process of this machine that copies meanwhile is waited for.
+        Copies of other files, such as those of other data sets, are deleted to make room, the copy
+        that was unused for longest first. If another process of this machine is copying, this one
+        waits for it.
 
         Args:
-          files: files of the data set.
-          verify: whether to verify existing copies; damaged ones are copied again.
+          files: Files of the data set.
+          verify: Whether to verify existing copies; damaged copies are replaced.
 
         Returns:
           The files that have a copy now.
 
         Raises:
-          PreparedDataError: a file of the bucket is damaged or cannot be read, or the disk is full.
+          PreparedDataError: A file of the bucket is damaged or cannot be read, or the disk is full.
         """
         if not self._limit:
             return []
@@ -92,7 +93,12 @@ class LocalCopies:
     def _make_room(
         self, files: Sequence[FileInfo], verify: bool
     ) -> tuple[list[FileInfo], list[FileInfo]]:
-        """Deletes old copies; returns the files that fit, and which of them have no copy."""
+        """Deletes copies of other files until the given files fit.
+
+        Returns:
+          `(fitting, missing)`: the files that fit within the limit, and those among them that have
+          no good copy yet.
+        """
         fitting: dict[pathlib.Path, FileInfo] = {}
         used = 0
         for file in files:
@@ -106,7 +112,7 @@ class LocalCopies:
                     self._source,
                 )
                 break
-            fitting[self._place(file)] = file
+            fitting[self._copy_path(file)] = file
             used += file.bytes
         with concurrent.futures.ThreadPoolExecutor(BUCKET_THREADS) as pool:
             good = pool.map(lambda file: self._is_good(file, verify), fitting.values())
@@ -115,7 +121,7 @@ class LocalCopies:
         old_copies = [path for path in old_copies if not path.name.startswith(".lock")]
         old_copies.sort(key=lambda path: path.stat().st_mtime)
         free = self._limit - used - sum(path.stat().st_size for path in old_copies)
-        for path in old_copies:
+        for path in old_copies:  # Partial copies are remains of killed processes: the lock is held.
             if free >= 0 and ".partial" not in path.name:
                 continue
             free += path.stat().st_size
@@ -123,7 +129,8 @@ class LocalCopies:
         return list(fitting.values()), missing
 
     def _copy(self, file: FileInfo) -> FileInfo:
-        source, target = self._source / file.file, self._place(file)
+        """Copies a file and returns it; raises PreparedDataError, naming the file."""
+        source, target = self._source / file.file, self._copy_path(file)
         partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}.partial")
         try:
             copy_file(source, partial)
@@ -138,13 +145,15 @@ class LocalCopies:
         return file
 
     def _is_good(self, file: FileInfo, verify: bool) -> bool:
-        path = self._place(file)
+        """Returns whether a file has a good copy, and marks the copy as used now."""
+        path = self._copy_path(file)
         if self.find(file) != path or (verify and _digest(path) != file.sha256):
             return False
         os.utime(path)
         return True
 
-    def _place(self, file: FileInfo) -> pathlib.Path:
+    def _copy_path(self, file: FileInfo) -> pathlib.Path:
+        """Returns the path of the copy of a file."""
         return self._folder / file.sha256
 
 

@@ -1,8 +1,8 @@
 """Batched reading of records from thousands of tasks.
 
-A batch consists of single pairs and pages from hundreds of shards. Shards and sizes of all records
-are computed at once, without a loop over tasks. Each shard is then read with few calls, by several
-threads that overlap the latency of slow storage.
+A batch consists of single pairs and pages from hundreds of shards. The shards and
+sizes of all records are computed at once, without a loop over tasks. Each shard is then read with
+few calls, by several threads that overlap the latency of slow storage.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from xlme_jax.data.prepared.format import (
 )
 from xlme_jax.storage.paths import is_bucket
 
-# Files of lengths up to this size are kept in memory, up to this total.
+# The lengths of a task are kept in memory if they take at most `_SMALL_BYTES`, smallest tasks first
+# until all take `_KEPT_BYTES`.
 _SMALL_BYTES = 1 << 20
 _KEPT_BYTES = 1 << 28
 # File descriptors reserved for the rest of the process: sockets, libraries, logs.
@@ -42,13 +43,14 @@ _OTHER_FILES = 256
 _THREADS = 8
 # ArrayRecord reads one record in about 7 us; a call for many costs 0.5 ms plus 1 us per record.
 _MANY_RECORDS = 128
-# Seconds before trying again. Its reader takes a file for empty if a request to open it fails.
+# Seconds before each new try to read from a bucket. ArrayRecord takes a file for empty if a request
+# to open it fails.
 _BUCKET_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 Opened = TypeVar("Opened")
 
 
 class _Cache(Generic[Opened]):
-    """Thread-safe LRU cache of the last `size` opened files."""
+    """Thread-safe cache of opened files, of which it keeps the `size` most recently used."""
 
     def __init__(self, make: Callable[[FileInfo], Opened], size: int):
         self._make, self._size = make, size
@@ -64,12 +66,12 @@ class _Cache(Generic[Opened]):
         with self._lock:
             value = self._values.setdefault(file.file, value)
             if len(self._values) > self._size:
-                # Closes when it is garbage-collected, as another thread may still read from it.
+                # Garbage collection closes the file, as another thread may still read from it.
                 self._values.popitem(last=False)
         return value
 
     def forget(self, file: FileInfo) -> None:
-        """Opens the file again the next time."""
+        """Drops an opened file, so that the next access opens it again."""
         with self._lock:
             self._values.pop(file.file, None)
 
@@ -85,8 +87,9 @@ class _Shard:
 class ExampleLengths:
     """File of lengths with random access, by the number of a record in the file.
 
-    Not memory-mapped: if the file is truncated while mapped or the disk fails, access to a mapping
-    kills the process with SIGBUS.
+    A file in a bucket is read whole; from a local file, each length is read when it is asked for.
+    Files are not memory-mapped: if a file is truncated while mapped or the disk fails, access to a
+    mapping kills the process with SIGBUS.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -94,7 +97,12 @@ class ExampleLengths:
         self._file = None if self._content else path.open("rb")
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
-        """Returns uint16[N]; raises OSError or ValueError if they cannot be read."""
+        """Returns the lengths of the records with numbers `indices`, int[N], as uint16[N].
+
+        Raises:
+          OSError: The file cannot be read.
+          ValueError: The file is truncated.
+        """
         offsets = (LENGTHS_HEADER + 2 * indices).tolist()
         if self._file is None:
             assert self._content is not None
@@ -116,7 +124,11 @@ class OpenFiles:
       files: Number of shards to keep open if the system allows it.
 
     Attributes:
-      locate: Returns where to read a file: in the folder, unless there are local copies.
+      locate: Function that returns the path to read a file from: in the folder of the data set,
+        unless there are local copies.
+      shards: Cache of open shards.
+      lengths: Cache of open files of lengths.
+      threads: Pool of threads that read from the files.
     """
 
     def __init__(self, directory: pathlib.Path, vocabulary_size: int, command: str, files: int):
@@ -129,15 +141,17 @@ class OpenFiles:
         self.threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "read")
 
     def error(self, problem: str) -> PreparedDataError:
-        """Returns the error with the problem and its remedy."""
+        """Returns an error that names the problem and the command that repairs the data set."""
         return damaged([problem], self._command)
 
     def _open_shard(self, shard: FileInfo) -> _Shard:
+        """Opens a shard; raises ValueError if it has another number of records than recorded."""
         path = self.locate(shard)
         if not is_bucket(path):
             path.stat()  # Raises if the file is missing; ArrayRecordReader treats it as empty.
         # Records are read in random order, so read-ahead is disabled.
         reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0")
+        # A shared file has the records of other tasks before, and may have some after the task's.
         records, expected = reader.num_records(), (shard.first or 0) + shard.records
         if records < expected or (records > expected and shard.first is None):
             raise ValueError(f"it has {records} records, expected {expected}")
@@ -147,10 +161,12 @@ class OpenFiles:
 def _file_limit(shards: int) -> int:
     """Returns how many shards may be open at a time; raises the soft limit if needed.
 
-    Opening a shard takes as long as reading a dozen records, so all should stay open. The default
-    soft limit is 1,024 files; a process may raise it up to the hard limit, which is far higher.
+    Opening a shard takes as long as reading a dozen records, so all should stay open. The soft
+    limit of open files is 1,024 by default; a process may raise it up to the hard limit, which is
+    far higher.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Leaves room for the files of lengths, which `OpenFiles` keeps open too.
     needed = 2 * shards + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -162,17 +178,21 @@ def _file_limit(shards: int) -> int:
 class TaskReader:
     """Thread-safe reader of records and running text of several tasks.
 
-    Its methods take task numbers, which are indices into `tasks`.
+    Methods take task numbers, which are indices into `tasks`. Internally, records and tokens also
+    have global numbers, which count through all shards of all tasks.
 
     Args:
       files: Open files of the data set.
       tasks: Tasks of one kind.
+
+    Attributes:
+      tasks: The tasks, as a tuple.
     """
 
     def __init__(self, files: OpenFiles, tasks: Sequence[TaskInfo]):
         self._files, self.tasks = files, tuple(tasks)
         self._dtype = token_dtype(files.vocabulary_size)
-        # Global numbers of records and tokens count through all shards of all tasks.
+        # One entry per shard, in the order of the tasks. The ends are global numbers.
         self._shards = [shard for task in tasks for shard in task.shards]
         numbers: dict[str, int] = {}
         self._file_of = np.array(
@@ -181,14 +201,16 @@ class TaskReader:
         self._first_in_file = np.array([shard.first or 0 for shard in self._shards], np.int64)
         self._record_ends = _ends([shard.records for shard in self._shards])
         self._token_ends = _ends([shard.tokens for shard in self._shards])
+        # One entry per task. `_first_record` and `_first_token` are global numbers.
         self._records = np.array([sum(s.records for s in t.shards) for t in tasks], np.int64)
         self._tokens = np.array([task.tokens for task in tasks], np.int64)
         self._first_record = _ends(self._records) - self._records
         self._first_token = _ends(self._tokens) - self._tokens
         self._shortest = np.array([task.shortest for task in tasks], np.int64)
         self._longest = np.array([task.longest for task in tasks], np.int64)
-        self._labels = np.array([LABELS.get(task.labels, 0) for task in tasks], np.int64)
-        self._kept: tuple[np.ndarray, np.ndarray] | None = None
+        # Labels per example; 0 for a label per token, and in tasks without labels.
+        self._label_counts = np.array([LABELS.get(task.labels, 0) for task in tasks], np.int64)
+        self._lengths_in_memory: tuple[np.ndarray, np.ndarray] | None = None
         self._lock = threading.Lock()
 
     # --- Lengths of pairs and labelled examples ---
@@ -204,7 +226,8 @@ class TaskReader:
           int64[N], tokens per example.
 
         Raises:
-          PreparedDataError: The lengths cannot be read or are out of range.
+          PreparedDataError: The lengths cannot be read, or are outside of the range that the row of
+            the task records.
         """
         starts, loaded = self._keep_lengths()
         known = starts[tasks] >= 0
@@ -235,13 +258,19 @@ class TaskReader:
             ) from error
 
     def _keep_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (int64[tasks] starts of tasks' lengths or -1, uint16[...] cached lengths)."""
+        """Returns the lengths that are kept in memory; loads them at the first call.
+
+        Returns:
+          `(starts, lengths)`: int64[tasks], where the lengths of each task start in `lengths`, -1
+          for tasks whose lengths stay on disk; and uint16[...], the lengths of the other tasks.
+        """
         with self._lock:
-            if self._kept is None:
-                self._kept = self._load_lengths()
-            return self._kept
+            if self._lengths_in_memory is None:
+                self._lengths_in_memory = self._load_lengths()
+            return self._lengths_in_memory
 
     def _load_lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Reads the lengths of small tasks and returns them as `_keep_lengths` does."""
         sizes = np.array([2 * _lengths_of(task).records for task in self.tasks], np.int64)
         order = np.argsort(sizes, kind="stable")
         fits = (sizes[order] <= _SMALL_BYTES) & (np.cumsum(sizes[order]) <= _KEPT_BYTES)
@@ -257,7 +286,7 @@ class TaskReader:
         return starts, np.concatenate([np.empty(0, "<u2"), *itertools.chain(*loaded)])
 
     def _load_parts(self, tasks: Sequence[int]) -> list[np.ndarray]:
-        """Returns the lengths of tasks that have them in one file, which is read whole."""
+        """Returns the lengths of each of `tasks`, which share a file; it is read whole."""
         first = self.tasks[tasks[0]]
         path, lengths = self._lengths_path(first), []
         try:
@@ -300,7 +329,16 @@ class TaskReader:
         return self._read_ids(numbers, shards, sizes), sizes
 
     def stored(self, tasks: np.ndarray, records: np.ndarray) -> list[bytes]:
-        """Returns the stored bytes of records, with labels; the arguments are those of `read`."""
+        """Returns the stored bytes of each record, with labels.
+
+        Args:
+          tasks: int[N], task numbers.
+          records: int[N], record numbers in their tasks.
+
+        Raises:
+          PreparedDataError: A shard cannot be read.
+          IndexError: A record number is out of range.
+        """
         return self._fetch(*self._numbers(tasks, records))
 
     def read_labelled(
@@ -323,7 +361,8 @@ class TaskReader:
         tasks, examples = np.asarray(tasks, np.int64), np.asarray(examples, np.int64)
         numbers, shards = self._numbers(tasks, examples)
         sizes = self.lengths(tasks, examples)
-        counts = np.where(self._labels[tasks] > 0, self._labels[tasks], sizes)
+        counts = self._label_counts[tasks]
+        counts = np.where(counts > 0, counts, sizes)
         records = self._fetch(numbers, shards)
         cuts = sizes * self._dtype.itemsize
         self._check_bytes(records, shards, cuts + 4 * counts)
@@ -332,7 +371,11 @@ class TaskReader:
         return ids, sizes, np.frombuffer(labels, "<i4"), counts
 
     def _numbers(self, tasks: np.ndarray, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the global numbers of records and the indices of their shards, both int64[N]."""
+        """Returns the global numbers of records and the indices of their shards, both int64[N].
+
+        Raises:
+          IndexError: A record number is out of range.
+        """
         bad = np.flatnonzero((records < 0) | (records >= self._records[tasks]))
         if len(bad):
             task = self.tasks[tasks[bad[0]]]
@@ -341,11 +384,17 @@ class TaskReader:
         return numbers, np.searchsorted(self._record_ends, numbers, side="right")
 
     def _page_sizes(self, pages: np.ndarray, shards: np.ndarray) -> np.ndarray:
-        """Returns int64[N], tokens per page; only the last page of a shard may be short."""
-        last = self._record_ends[shards] - 1
-        starts, ends = _starts(self._record_ends), self._token_ends
-        rest = (ends - _starts(ends) - (self._record_ends - starts - 1) * PAGE_TOKENS)[shards]
-        return np.where(pages == last, rest, PAGE_TOKENS)
+        """Returns int64[N], tokens per page; only the last page of a shard may be short.
+
+        Args:
+          pages: int64[N], global record numbers.
+          shards: int64[N], indices of the shards that contain the pages.
+        """
+        shard_pages = self._record_ends - _starts(self._record_ends)
+        shard_tokens = self._token_ends - _starts(self._token_ends)
+        last_sizes = shard_tokens - (shard_pages - 1) * PAGE_TOKENS
+        is_last = pages == self._record_ends[shards] - 1
+        return np.where(is_last, last_sizes[shards], PAGE_TOKENS)
 
     def _read_ids(self, numbers: np.ndarray, shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns the concatenated ids of the records with global `numbers`."""
@@ -354,10 +403,15 @@ class TaskReader:
         return self._checked(records, shards, sizes)
 
     def _fetch(self, numbers: np.ndarray, shards: np.ndarray) -> list[bytes]:
-        """Returns the stored bytes of the records with global `numbers`."""
+        """Returns the stored bytes of the records with global `numbers`, in their order.
+
+        Records are sorted by file and position. Threads share the groups of records of one file,
+        and each group is read at once.
+        """
         files = self._file_of[shards]
         local = numbers - _starts(self._record_ends)[shards] + self._first_in_file[shards]
         order = np.lexsort((local, files))
+        # Where the file changes in the sorted records, with both ends.
         changes = np.flatnonzero(np.diff(files[order], prepend=-1, append=-1)).tolist()
         local, positions = local[order].tolist(), order.tolist()
         stored: list[bytes] = [b""] * len(numbers)
@@ -371,11 +425,16 @@ class TaskReader:
 
         groups = list(itertools.pairwise(changes))
         parts = [groups[part::_THREADS] for part in range(min(_THREADS, len(groups)))]
-        for _ in self._files.threads.map(read, parts):
+        for _ in self._files.threads.map(read, parts):  # Waits, and raises errors of the threads.
             pass
         return stored
 
     def _read_shard(self, shard: FileInfo, local: list[int]) -> list[bytes]:
+        """Returns the records with numbers `local` in the file; tries again in a bucket.
+
+        Raises:
+          PreparedDataError: The file cannot be read.
+        """
         path = self._files.directory / shard.file
         waits = iter(_BUCKET_WAITS)
         while True:
@@ -395,23 +454,26 @@ class TaskReader:
     def _check_bytes(
         self, records: Sequence[bytes], shards: np.ndarray, expected: np.ndarray
     ) -> None:
+        """Raises PreparedDataError if a record has another number of bytes than `expected`."""
         wrong = np.flatnonzero(np.fromiter(map(len, records), np.int64, len(records)) != expected)
         if len(wrong):
-            raise self._changed(shards[wrong[0]], "record sizes do not match")
+            raise self._damaged(shards[wrong[0]], "record sizes do not match")
 
     def _checked(
         self, records: Sequence[bytes], shards: np.ndarray, sizes: np.ndarray
     ) -> np.ndarray:
+        """Returns the concatenated ids; raises PreparedDataError if an id is out of range."""
         ids = np.frombuffer(b"".join(records), self._dtype)
         if len(ids) and ids.max() >= self._files.vocabulary_size:
             index = np.searchsorted(np.cumsum(sizes), ids.argmax(), side="right")
             what = f"token id {ids.max()} in a vocabulary of {self._files.vocabulary_size}"
-            raise self._changed(shards[index], f"it has {what}")
+            raise self._damaged(shards[index], f"it has {what}")
         return ids
 
-    def _changed(self, shard: int, what: str) -> PreparedDataError:
+    def _damaged(self, shard: int, problem: str) -> PreparedDataError:
+        """Returns the error for a damaged shard."""
         path = self._files.directory / self._shards[shard].file
-        return self._files.error(f"{path} is damaged: {what}")
+        return self._files.error(f"{path} is damaged: {problem}")
 
     # --- Running text ---
 
@@ -422,35 +484,40 @@ class TaskReader:
 
         Args:
           tasks: int[N], task numbers.
-          starts: int[N], token offsets into their running text.
-          length: Tokens per window, fewer at the end of a text.
+          starts: int[N], token offset of each window in the running text of its task.
+          length: Tokens per window; windows at the end of a text have fewer.
 
         Returns:
-          `(ids, sizes)` of the windows, as in `read`.
+          `(ids, sizes)`: uint16 or uint32[sum of sizes], the concatenated token ids of all windows,
+          and int64[N], tokens per window.
+
+        Raises:
+          PreparedDataError: A shard cannot be read or is damaged.
         """
         tasks, starts = np.asarray(tasks, np.int64), np.asarray(starts, np.int64)
         sizes = np.minimum(length, self._tokens[tasks] - starts)
         begins = self._first_token[tasks] + starts
         first, last = self._page_of(begins), self._page_of(begins + sizes - 1)
-        # A piece is the intersection of a window and a page.
+        # A piece is the intersection of a window and a page: arrays below have an entry per piece.
+        # Each page is read once, however many windows need it.
         counts = last - first + 1
         window = np.repeat(np.arange(len(tasks)), counts)
         pages = np.arange(counts.sum()) - np.repeat(_starts(np.cumsum(counts)) - first, counts)
-        needed, which = np.unique(pages, return_inverse=True)
+        needed, page_of_piece = np.unique(pages, return_inverse=True)
         shards = np.searchsorted(self._record_ends, needed, side="right")
         page_sizes = self._page_sizes(needed, shards)
         text = self._read_ids(needed, shards, page_sizes)
         page_begins = (
             _starts(self._token_ends)[shards]
             + (needed - _starts(self._record_ends)[shards]) * PAGE_TOKENS
-        )[which]
+        )[page_of_piece]
         begin = np.maximum(begins[window], page_begins)
-        end = np.minimum((begins + sizes)[window], page_begins + page_sizes[which])
-        sources = _starts(np.cumsum(page_sizes))[which] + begin - page_begins
+        end = np.minimum((begins + sizes)[window], page_begins + page_sizes[page_of_piece])
+        sources = _starts(np.cumsum(page_sizes))[page_of_piece] + begin - page_begins
         return text[ranges(sources, end - begin)], sizes
 
     def _page_of(self, tokens: np.ndarray) -> np.ndarray:
-        """Returns the global numbers of the pages that contain the tokens with global numbers."""
+        """Returns the pages that contain tokens; both have global numbers, int64[N]."""
         shards = np.searchsorted(self._token_ends, tokens, side="right")
         # Only the last page of a shard may be short, so within a shard a division finds the page.
         pages = (tokens - _starts(self._token_ends)[shards]) // PAGE_TOKENS
@@ -458,19 +525,27 @@ class TaskReader:
 
 
 def _lengths_of(task: TaskInfo) -> FileInfo:
+    """Returns the file of lengths of a bitext or labelled task."""
     assert task.lengths is not None, f"{task.name} is running text"
     return task.lengths
 
 
 def _ends(counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Returns the end of each of several ranges that follow each other and have these sizes."""
     return np.cumsum(np.asarray(counts, np.int64))
 
 
 def _starts(ends: np.ndarray) -> np.ndarray:
+    """Returns the start of each of several ranges that follow each other and have these ends."""
     return np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Returns the concatenated ranges start, start + 1, ..., start + size - 1."""
+    """Returns the concatenated ranges start, start + 1, ..., start + size - 1, int64[sum of sizes].
+
+    Args:
+      starts: int64[N], first number of each range.
+      sizes: int64[N], length of each range.
+    """
     ends = np.cumsum(sizes)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)

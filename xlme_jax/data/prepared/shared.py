@@ -1,10 +1,10 @@
 """Files that small tasks share.
 
-A task with files of its own costs two files, at least 128 KiB, and a call to open each. With a
+A task with separate files costs two files, at least 128 KiB, and a call to open each file. With a
 hundred thousand language pairs, a run would open 200,000 files before its first batch, and wait for
-each on a network or in a bucket. So the records of small tasks are copied, one task after the other
-in the order of their names, to few files: equal text gives equal files. These are named by their
-content, so that old ones can be read until `dataset.json` names the new ones.
+each file on a network or in a bucket. So the records of small tasks are copied to few files, one
+task after the other in the order of their names: equal text gives equal files. Shared files are
+named by their content, so that old files can be read until `dataset.json` names the new ones.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from xlme_jax.storage.paths import as_path, is_bucket
 
 # Tasks of up to this many tokens share files.
 SMALL_TOKENS = 1 << 20
-# A shared file is closed at this many tokens; threads read several at a time.
+# A shared file ends after the task with which it reaches this many tokens. Not larger, so that
+# threads can read several files at a time.
 _FILE_TOKENS = 1 << 25
-# Tasks whose records are in memory at a time, and their files that stay open.
+# Number of tasks whose records are in memory at a time, and of their shards that stay open.
 _READ_AHEAD = 64
 
 
@@ -48,21 +49,23 @@ def share(directory: str | os.PathLike[str], tasks: Sequence[TaskInfo]) -> list[
       tasks: Rows of all tasks and splits.
 
     Returns:
-      The rows in the given order; those of small tasks name shared files. Files that have the same
-      tasks as before are not written again.
+      The rows in the given order, in which small tasks name shared files. A shared file whose tasks
+      have not changed is not written again.
 
     Raises:
       PreparedDataError: A file of a task cannot be read.
+      OSError: A shared file cannot be written.
     """
     directory = as_path(directory)
     small = [task for task in tasks if 0 < task.tokens <= SMALL_TOKENS]
     small.sort(key=lambda task: (task.split, task.kind, task.name))
-    # A data set whose text is identified by its shared files keeps that identity when it is mended.
+    # Text that an earlier version copied is identified by its shared files (`TaskInfo.identity`).
+    # If a damaged file is written again, the tasks stay without digests, which would change that.
     is_earlier = any(task.is_shared and not task.shard_digests for task in small)
     changed: dict[Key, TaskInfo] = {}
     for group in _groups(small):
         digests = [() if is_earlier else task.digests for task in group]
-        if not _has_own_file(directory, group):
+        if not _is_one_file(directory, group):
             group = _copy(directory, group)
         for task, shard_digests in zip(group, digests):
             changed[task.name, task.split] = dataclasses.replace(task, shard_digests=shard_digests)
@@ -70,7 +73,11 @@ def share(directory: str | os.PathLike[str], tasks: Sequence[TaskInfo]) -> list[
 
 
 def _groups(tasks: Sequence[TaskInfo]) -> Iterator[list[TaskInfo]]:
-    """Yields the tasks of each file; those of a kind and split follow each other."""
+    """Yields the tasks of each shared file, which have one kind and split.
+
+    Args:
+      tasks: Small tasks, sorted by split, kind and name.
+    """
     for _, alike in itertools.groupby(tasks, key=lambda task: (task.split, task.kind)):
         group, tokens = [], 0
         for task in alike:
@@ -83,8 +90,8 @@ def _groups(tasks: Sequence[TaskInfo]) -> Iterator[list[TaskInfo]]:
             yield group
 
 
-def _has_own_file(directory: pathlib.Path, group: Sequence[TaskInfo]) -> bool:
-    """Returns whether a file has the records of these tasks, in this order, and no others."""
+def _is_one_file(directory: pathlib.Path, group: Sequence[TaskInfo]) -> bool:
+    """Returns whether one file has the records of these tasks, in this order, and nothing else."""
     shards = [shard for task in group for shard in task.shards]
     ends = itertools.accumulate((shard.records for shard in shards), initial=0)
     files = {shard.file for shard in shards}
@@ -111,14 +118,15 @@ def _copy(directory: pathlib.Path, group: Sequence[TaskInfo]) -> list[TaskInfo]:
             if group[0].lengths:
                 lengths.append(reader.lengths(tasks, records))
         writer.close()
-        file, lengths_file = _keep(directory, stage, ".arrayrecord"), None
+        file, lengths_file = _move_to_final_name(directory, stage, ".arrayrecord"), None
         if lengths:
             stage.write_bytes(npy(np.concatenate(lengths)))
-            lengths_file = _keep(directory, stage, "-lengths.npy")
+            lengths_file = _move_to_final_name(directory, stage, "-lengths.npy")
     rows, end = [], 0
     for task in group:
         shards, first = [], end
-        for shard in task.shards:  # Each has a last page that may be short.
+        # Each shard stays an entry of its own, as its last page may be short.
+        for shard in task.shards:
             shards.append(_part(file, end, shard.records, shard.tokens))
             end += shard.records
         part = lengths_file and _part(lengths_file, first, end - first, task.tokens)
@@ -127,6 +135,7 @@ def _copy(directory: pathlib.Path, group: Sequence[TaskInfo]) -> list[TaskInfo]:
 
 
 def _part(file: FileInfo, first: int, records: int, tokens: int) -> FileInfo:
+    """Returns the entry for a task's records in a shared file."""
     return dataclasses.replace(file, first=first, records=records, tokens=tokens)
 
 
@@ -140,8 +149,12 @@ def _stage(directory: pathlib.Path) -> Iterator[pathlib.Path]:
         yield pathlib.Path(folder)
 
 
-def _keep(directory: pathlib.Path, stage: pathlib.Path, suffix: str) -> FileInfo:
-    """Moves a file to its final name, which tells its content."""
+def _move_to_final_name(directory: pathlib.Path, stage: pathlib.Path, suffix: str) -> FileInfo:
+    """Moves a file in progress to its final name, which contains a digest of the content.
+
+    Returns:
+      The size and checksum of the file, with its final name.
+    """
     file = describe(stage, 0, 0)
     name = f"{SHARED_PREFIX}{file.sha256[:16]}{suffix}"
     if is_bucket(directory):

@@ -52,14 +52,14 @@ _MAX_TOKENS = (1 << 16) - 1
 
 
 def open_writer(path: pathlib.Path, kind: str) -> array_record_module.ArrayRecordWriter:
-    """Opens a local shard for records of a kind of task."""
+    """Returns a writer of a new local shard for records of a kind of task."""
     options = f"group_size:{_GROUP_SIZE[kind]},{_COMPRESSION}"
     return array_record_module.ArrayRecordWriter(str(path), options)
 
 
 @contextlib.contextmanager
 def writing(path: pathlib.Path) -> Iterator[None]:
-    """Converts errors of ArrayRecord, which are of C++, to an `OSError` that names the path."""
+    """Converts a RuntimeError of ArrayRecord, which is C++, to an `OSError` that names the path."""
     try:
         yield
     except RuntimeError as error:
@@ -68,11 +68,11 @@ def writing(path: pathlib.Path) -> Iterator[None]:
 
 
 class TaskWriter:
-    """Base class of writers of one task and split, or one part of it.
+    """Base class of writers of one task and split, or one part of a task.
 
     Shards are written in a hidden folder and moved to their final names by `close`, so an
     interrupted run leaves no task that looks complete. Several workers may write parts of one task
-    (`part=0, 1, ...`); `merge_parts` then merges the rows that their `close` returned.
+    (`part=0, 1, ...`); `merge_parts` then merges the rows that the writers' `close` returned.
 
     Args:
       directory: Folder of the data set.
@@ -82,11 +82,24 @@ class TaskWriter:
       split: "train" or "validation".
       part: Number of this part; None if this writer writes the whole task.
       shard_tokens: Number of tokens after which a new shard is started.
-      max_length: Maximum tokens per pair; longer ones are skipped (bitext only).
+      max_length: Maximum tokens per pair; longer pairs are skipped (bitext only).
       max_length_ratio: Pairs are skipped if one text has more than this many times the tokens of
         the other; None: no limit (bitext only).
-      fingerprint: Identifies the sources of the task (text, vocabulary, options), so that
-        `finished.recorded_tasks` can distinguish an up-to-date task from a stale one.
+      fingerprint: Digest of the sources of the task (text, vocabulary, options), by which
+        `finished.recorded_tasks` distinguishes an up-to-date task from a stale one.
+
+    Attributes:
+      kind: Kind of the task, a key of `format.KINDS`; set by each subclass.
+      labels: Labels of an example, a key of `format.LABELS`; empty unless the task is labelled.
+      examples: Number of examples written so far, without skipped ones.
+      tokens: Number of tokens of these examples.
+      shortest: Tokens of the shortest of these examples; 0 if there are none.
+      longest: Tokens of the longest of these examples; 0 if there are none.
+      skipped: {reason: number of skipped examples}.
+
+    Raises:
+      ValueError: The name is not a valid folder name, or the kind needs another number of
+        languages.
     """
 
     kind = ""
@@ -143,7 +156,7 @@ class TaskWriter:
             self.abort()
 
     def add(self, ids: Sequence[int] | np.ndarray, labels: Sequence[int] | np.ndarray = ()) -> bool:
-        """Appends one example; returns whether it was kept."""
+        """Appends one example, as `add_many` does; returns False if the example was skipped."""
         before = self.examples
         self.add_many(np.asarray(ids, np.int64), np.array([len(ids)]), labels)
         return self.examples > before
@@ -156,7 +169,8 @@ class TaskWriter:
         Args:
           ids: int[sum of sizes], concatenated token ids of all examples.
           sizes: int[N], tokens per example.
-          labels: int[...], concatenated labels of all examples (labelled tasks only).
+          labels: int[sum of label counts], concatenated labels of all examples (labelled tasks
+            only).
 
         Raises:
           ValueError: Examples are malformed, or ids or labels are out of range.
@@ -166,12 +180,18 @@ class TaskWriter:
             self._append(ids, sizes, np.asarray(labels, np.int64))
 
     def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        """Writes at least one example whose ids were checked; each subclass implements it."""
         raise NotImplementedError
 
     def _checked(self, ids: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids in the stored dtype and the sizes; raises ValueError if malformed."""
+        """Returns the ids in the stored dtype, and the sizes.
+
+        Raises:
+          ValueError: An example is not `<s> ... </s>`, or an id is not in the vocabulary.
+        """
         starts, whole = np.cumsum(sizes) - sizes, sizes > 1
         first, last = starts[whole], (starts + sizes - 1)[whole]
+        # Only examples of two or more tokens have a first and a last token to check.
         whole[whole] = (ids[first] == BOS_ID) & (ids[last] == EOS_ID)
         if not whole.all():
             bad = int(np.argmin(whole))
@@ -185,6 +205,7 @@ class TaskWriter:
         return ids.astype(self._dtype), sizes
 
     def _count(self, sizes: np.ndarray) -> None:
+        """Adds examples with these numbers of tokens to the counts of the task."""
         shortest, longest = int(sizes.min()), int(sizes.max())
         self.shortest = min(self.shortest, shortest) if self.examples else shortest
         self.longest = max(self.longest, longest)
@@ -194,7 +215,13 @@ class TaskWriter:
     def _write(
         self, ids: np.ndarray, sizes: np.ndarray, tails: Iterable[bytes] = itertools.repeat(b"")
     ) -> None:
-        """Writes records, each followed by its tail."""
+        """Writes records, and starts a new shard after every `shard_tokens` tokens.
+
+        Args:
+          ids: Concatenated token ids of all records, in the stored dtype.
+          sizes: int64[N], tokens per record.
+          tails: Bytes to append to each record; by default none.
+        """
         width, start, content = self._dtype.itemsize, 0, ids.tobytes()
         with writing(self._stage):
             for size, tail in zip(sizes.tolist(), tails):
@@ -223,13 +250,21 @@ class TaskWriter:
     def abort(self) -> None:
         """Deletes everything written so far."""
         if self._writer is not None:
-            with contextlib.suppress(RuntimeError):  # Its disk is full.
+            with contextlib.suppress(
+                RuntimeError
+            ):  # Closing writes, and fails if the disk is full.
                 self._writer.close()
             self._writer = None
         shutil.rmtree(self._stage, ignore_errors=True)
 
     def close(self) -> TaskInfo:
-        """Finishes the task (or part) and returns its row; `examples` may be 0."""
+        """Finishes the task (or part) and returns its row, in which `examples` may be 0.
+
+        The row of a part names files in the folder of parts, that of a task the final files.
+
+        Raises:
+          OSError: A file cannot be written.
+        """
         self._close_shard()
         lengths = None
         if self.kind != "monolingual":
@@ -292,7 +327,8 @@ class MonolingualWriter(TaskWriter):
 class BitextWriter(TaskWriter):
     """Writer of translation pairs `<s> e </s> f </s>`, one per record.
 
-    Skips pairs that are too long or, if asked, of texts of very different lengths.
+    The writer skips pairs that are longer than `max_length` and, if `max_length_ratio` is given,
+    pairs of texts of very different lengths.
     """
 
     kind = "bitext"
@@ -310,6 +346,7 @@ class BitextWriter(TaskWriter):
             excerpt = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
             raise ValueError(f"task {self.name}: a pair must be `<s> e </s> f </s>`, got {excerpt}")
         if self.max_length_ratio is not None:
+            # Tokens of both texts without <s> and </s>, int64[2, pairs].
             lengths = np.flatnonzero(ids == EOS_ID)[::2] - starts - 1
             lengths = np.stack([lengths, sizes - 3 - lengths])
             uneven = lengths.max(axis=0) > self.max_length_ratio * lengths.min(axis=0)
@@ -324,7 +361,14 @@ class BitextWriter(TaskWriter):
     def _without(
         self, bad: np.ndarray, reason: str, ids: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids and sizes without the pairs in `bad`, bool[N], which it counts."""
+        """Returns ids and sizes without the pairs marked in `bad`, and counts them as skipped.
+
+        Args:
+          bad: bool[N], whether to skip each pair.
+          reason: Why these pairs are skipped.
+          ids: Concatenated token ids of all pairs.
+          sizes: int64[N], tokens per pair.
+        """
         if not bad.any():
             return ids, sizes
         self.skipped[reason] += int(bad.sum())
@@ -332,12 +376,12 @@ class BitextWriter(TaskWriter):
 
 
 class LabelledWriter(TaskWriter):
-    """Writer of labelled examples, one per record: token ids, then labels.
+    """Writer of labelled examples, one per record: token ids, then labels (int32).
 
     Args:
       *args: See `TaskWriter`.
       labels: Labels of an example, a key of `format.LABELS`.
-      **kwargs: See `TaskWriter`; `max_length` is ignored.
+      **kwargs: See `TaskWriter`; `max_length` and `max_length_ratio` are ignored.
     """
 
     kind = "labelled"
@@ -353,15 +397,21 @@ class LabelledWriter(TaskWriter):
             raise ValueError(
                 f"task {self.name}: example with {sizes.max()} tokens; truncate to {_MAX_TOKENS}"
             )
-        counts = np.full(len(sizes), LABELS[self.labels]) if LABELS[self.labels] else sizes
+        label_count = LABELS[self.labels]  # 0 for a label per token.
+        counts = np.full(len(sizes), label_count) if label_count else sizes
         if len(labels) != counts.sum():
             raise ValueError(
                 f"task {self.name}: {len(labels)} labels for {len(sizes)} examples of "
                 f"{len(ids)} tokens do not match labels={self.labels!r}"
             )
-        if self.labels == "two" and not np.all(
-            (labels >= 0) & (labels < np.repeat(sizes, 2)) & (labels >= np.repeat(labels[::2], 2))
-        ):
+        if self.labels == "two":
+            # Pairs (start, end) with 0 <= start <= end < size; even labels are the starts.
+            in_example = (labels >= 0) & (labels < np.repeat(sizes, 2))
+            in_order = labels >= np.repeat(labels[::2], 2)
+            is_valid = bool(np.all(in_example & in_order))
+        else:
+            is_valid = True
+        if not is_valid:
             raise ValueError(f"task {self.name}: an answer is not a token range of its example")
         self._count(sizes)
         self._lengths.append(sizes.astype("<u2"))
@@ -375,14 +425,18 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
 
     Args:
       directory: Folder of the data set.
-      parts: Row of each part, as returned by `close`; all of one task and split.
+      parts: Row of each part, as returned by `close`; all parts are of one task and split.
 
     Returns:
-      The task's row, also written to `<task>/<split>.json`, which marks the task as finished.
+      The task's row. It is also written to `<task>/<split>.json`, which marks the task as finished.
+
+    Raises:
+      OSError: A file of a part is missing, or a file cannot be written.
     """
     directory, first = as_path(directory), parts[0]
     folder = directory / first.name
     folder.mkdir(parents=True, exist_ok=True)
+    # First the row: without it, an interrupted merge is an unfinished task.
     (folder / f"{first.split}.json").unlink(missing_ok=True)
     for stale in folder.glob(f"{first.split}-*"):
         stale.unlink()
@@ -431,7 +485,7 @@ def write_dataset(
       vocabulary: SentencePiece model that defines the token ids.
       vocabulary_size: Number of ids, including `<mask>`.
       command: Command line that prepares this data set; empty if there is none.
-      dropped: Tasks and files that were left out, and why, as JSON values.
+      dropped: Each task or file that was left out, with the reason, as JSON values.
     """
     directory = as_path(directory)
     model = as_path(vocabulary).read_bytes()
@@ -452,7 +506,7 @@ def write_dataset(
 
 
 def describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
-    """Syncs a finished file to disk and returns its size and checksum."""
+    """Syncs a local file to disk; returns its name, size and checksum with the given counts."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -460,6 +514,7 @@ def describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
 
 
 def _save_lengths(path: pathlib.Path, name: str, lengths: np.ndarray) -> FileInfo:
+    """Writes a file of lengths; returns its size and checksum under the name `name`."""
     content = npy(lengths)
     replace_file(path, content)
     digest = hashlib.sha256(content).hexdigest()
@@ -467,7 +522,7 @@ def _save_lengths(path: pathlib.Path, name: str, lengths: np.ndarray) -> FileInf
 
 
 def npy(lengths: np.ndarray) -> bytes:
-    """Returns the content of a file of lengths."""
+    """Returns the content of a file with these lengths, uint16[N] in NumPy's format."""
     buffer = io.BytesIO()
     np.save(buffer, lengths.astype("<u2"))
     content = buffer.getvalue()
@@ -476,12 +531,15 @@ def npy(lengths: np.ndarray) -> bytes:
 
 
 def _load_lengths(directory: pathlib.Path, info: TaskInfo) -> np.ndarray:
+    """Returns the lengths of a task, uint16[examples]."""
     assert info.lengths is not None, f"{info.name}: no file of lengths"
     content = (directory / info.lengths.file).read_bytes()
     return np.load(io.BytesIO(content), allow_pickle=False)
 
 
 def _relocate(info: TaskInfo, folder: str) -> TaskInfo:
+    """Returns the row with the folder before the names of all files; moves no files."""
+
     def move(file: FileInfo) -> FileInfo:
         return dataclasses.replace(file, file=f"{folder}/{file.file}")
 
