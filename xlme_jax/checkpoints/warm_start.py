@@ -59,7 +59,8 @@ def check_warm_start(
         raise ValueError(
             f"INIT_FROM = {str(run)!r} was trained with another vocabulary "
             f"(sha256 {saved_vocabulary[:12]}) than the data in DATA_DIR was prepared with "
-            f"({vocabulary[:12]}), which does not extend it. Prepare the data with the vocabulary.model of that run's DATA_DIR, or with "
+            f"({vocabulary[:12]}), which does not extend it. Prepare the data with the "
+            "vocabulary.model of that run's DATA_DIR, or with "
             "one that `python -m xlme_jax.train_vocabulary --extend` made from it."
         )
     if growth is not None:

@@ -27,9 +27,9 @@ def item_lengths(lengths: np.ndarray, layout: Layout) -> np.ndarray:
 
     Args:
       lengths: int64[items * pairs_per_item], tokens of the stored pairs.
-      layout: of the items.
+      layout: layout of the items.
     """
-    if layout.pairs_per_item > 1:  # Four texts, and <s> on each side.
+    if layout.pairs_per_item > 1:  # Two pairs have two <s>, as the two sides of the item.
         return lengths.reshape(-1, 2).sum(axis=1)
     return lengths + (layout.segments - 1)  # <s> of the second segment.
 
@@ -37,8 +37,8 @@ def item_lengths(lengths: np.ndarray, layout: Layout) -> np.ndarray:
 def item_lengths_in_halves(ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Returns the tokens of items whose sides are in different halves of a row, int64[pairs].
 
-    An item takes twice its longer side, so that rows with room for all of them have room in each
-    half.
+    An item counts as twice its longer side, so that items that fit in a row by these lengths also
+    fit in each half of the row.
 
     Args:
       ids: concatenated token ids of all pairs.
@@ -49,7 +49,7 @@ def item_lengths_in_halves(ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def shortest_item(layout: Layout, pair: int, partner: int) -> int:
-    """Returns the length of the item made from a pair of `pair` tokens, or a lower bound of it.
+    """Returns the length of the item made from a pair of `pair` tokens, or a lower bound.
 
     With mixup, the item also contains a pair of `partner` tokens; otherwise `partner` is unused.
     For the shortest pairs of the data, this is the length of the shortest item.
@@ -112,7 +112,7 @@ def lay_out_restarting(
       length: tokens per row.
 
     Returns:
-      The arrays of `packing.lay_out_pieces`; only `positions` differ from its result.
+      The arrays that `packing.lay_out_pieces` would return for the pairs, except for `positions`.
     """
     first = _first_sides(ids, sizes)
     sides = np.stack([first, sizes - first], axis=1).ravel()
@@ -151,11 +151,15 @@ def lay_out_in_halves(
 def _texts_of_sides(
     draws: np.ndarray, stream: PairStream, seed: int, flips: np.ndarray
 ) -> np.ndarray:
-    """Returns the texts of each side, int64[items, 2, pairs]; pair p has texts 2p and 2p + 1."""
+    """Returns the numbers of the texts on each side of items, int64[items, 2, pairs per item].
+
+    Pair p has the texts 2p and 2p + 1. See `arrange_pairs` for the arguments.
+    """
     each = stream.layout.pairs_per_item
     items = draws[::each]
 
     def exchanged(texts: np.ndarray, probability: Any, *coin: str | int) -> np.ndarray:
+        """Reverses the last axis of some items, chosen by the coin of this name."""
         heads = mixing.coins(items, probability, seed, stream.name, *coin)
         return np.where(heads.reshape(-1, *[1] * (texts.ndim - 1)), texts[..., ::-1], texts)
 
@@ -182,13 +186,13 @@ def side_languages(
       flips: as given to `arrange_pairs`.
 
     Returns:
-      int[2 * pairs].
+      int[2 * pairs], the language of each segment.
     """
     return numbers.ravel()[_texts_of_sides(draws, stream, seed, flips).ravel()]
 
 
 def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:
-    """Returns the columns where segments start, which are those with position 0.
+    """Returns the columns where segments start, which have position 0.
 
     Args:
       batch: rows with the layout `Sides`.
@@ -227,13 +231,14 @@ def empty_rows(stream: Stream, rows: int) -> packing.Batch:
 def text_width(stream: TextStream) -> int:
     """Returns the tokens of running text per row, which leave space for inserted `<s>`.
 
-    A window that starts inside a document needs one; with `split_pieces`, 3% of a row are reserved
-    for those of second halves.
+    A window that starts inside a document needs one `<s>`. With `split_pieces`, a 32nd of the row
+    is reserved for the `<s>` of second halves.
     """
     return stream.length - 1 - (_most_cuts(stream.length) if stream.split_pieces else 0)
 
 
 def _most_cuts(length: int) -> int:
+    """Returns how many pieces of a row `lay_out_halves` may split."""
     return max(1, length // 32)
 
 
@@ -272,8 +277,8 @@ def lay_out_halves(ids: np.ndarray, sizes: np.ndarray, length: int) -> packing.B
     halves = counts.sum(axis=2)
     numbers = 2 * (np.arange(len(begins)) - np.searchsorted(rows, rows))
     segments = numbers[:, None] + [1, 2]
-    there = halves > 0
-    rows = np.broadcast_to(rows[:, None], there.shape)
+    is_present = halves > 0
+    rows = np.broadcast_to(rows[:, None], is_present.shape)
     return packing.lay_out_pieces(
-        ids, halves[there], rows[there], len(sizes), length, segments[there]
+        ids, halves[is_present], rows[is_present], len(sizes), length, segments[is_present]
     )

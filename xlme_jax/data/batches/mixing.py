@@ -19,7 +19,8 @@ _MIN_BLOCK, _MAX_BLOCK = 1 << 10, 1 << 20
 _DRAWS_OF_RAREST = 16
 # Bits of rounded weights, which do not depend on the machine.
 _BITS = 33
-# Used by `shuffled`. With fewer bits, some permutations of small ranges are more frequent.
+# Rounds of scrambling in `shuffled`, and the fewest bits of its numbers. With fewer bits,
+# some permutations of small ranges are more frequent.
 _ROUNDS, _LEAST_BITS = 5, 6
 _KEYS = [np.uint64(0x9E3779B97F4A7C15 * n % (1 << 64)) for n in range(1, 2 * _ROUNDS + 1)]
 
@@ -33,6 +34,9 @@ def temperature_weights(counts: Sequence[float] | np.ndarray, alpha: float) -> n
 
     Returns:
       float64[tasks], with sum 1.
+
+    Raises:
+      ValueError: there is no task, a size is not positive and finite, or alpha is negative.
     """
     counts = np.asarray(counts, np.float64)
     if counts.ndim != 1 or not len(counts):
@@ -71,8 +75,9 @@ def stable_seed(*parts: str | int) -> int:
 def permutation(size: int, *parts: str | int) -> np.ndarray:
     """Returns a permutation of `size` numbers that depends only on `parts`.
 
-    It sorts raw output of the bit generator, which NumPy guarantees to be stable, unlike that of
-    `Generator.permutation`, so a run can be resumed with another version of NumPy.
+    The permutation sorts raw output of the bit generator, which is the same in all versions of
+    NumPy, unlike the output of `Generator.permutation`. So a run can be resumed with another
+    version.
 
     Returns:
       int64[size].
@@ -119,7 +124,7 @@ def coins(numbers: np.ndarray, probability: float | np.ndarray, *parts: str | in
 
     Args:
       numbers: int[N], 0 or more, number of each draw.
-      probability: probability of True, of all or float[N] of each.
+      probability: probability of True, one for all draws or float[N], one for each.
       *parts: names and numbers that seed the draws.
     """
     states = np.asarray(numbers, np.uint64) * _KEYS[0] + np.uint64(stable_seed(*parts))
@@ -143,7 +148,8 @@ def block_counts(weights: np.ndarray, block: int) -> np.ndarray:
     Returns:
       int64[tasks], with sum `block`.
     """
-    # One draw each, the rest by largest remainder: shares of at least one draw are not reduced.
+    # Each task gets one draw; the rest is divided by largest remainder. So
+    # shares of at least one draw are not reduced.
     beyond = np.maximum(weights * block - 1, 0)
     rest = block - len(weights)
     shares = beyond / beyond.sum() * rest if beyond.sum() > 0 else np.zeros(len(weights))
@@ -199,35 +205,38 @@ class MixtureSchedule:
           draws: int[N], draw numbers, 0 or more.
 
         Returns:
-          int32[N] task numbers, and int64[N] numbers of earlier draws of the same task.
+          `(tasks, ranks)`: int32[N], task numbers; and int64[N], how many earlier draws each task
+          has had.
         """
         draws = np.asarray(draws, np.int64)
-        blocks, places = np.divmod(draws, self.block)
+        blocks, offsets = np.divmod(draws, self.block)
         tasks = np.empty(draws.shape, np.int32)
         ranks = np.empty(draws.shape, np.int64)
         for number in np.unique(blocks):
             here = blocks == number
             block_tasks, block_ranks = self._block(int(number))
-            tasks[here] = block_tasks[places[here]]
-            ranks[here] = number * self.counts[tasks[here]] + block_ranks[places[here]]
+            tasks[here] = block_tasks[offsets[here]]
+            ranks[here] = number * self.counts[tasks[here]] + block_ranks[offsets[here]]
         return tasks, ranks
 
     def drawn(self, draws: int) -> np.ndarray:
-        """Returns how often each task is among the first draws, int64[tasks]."""
+        """Returns how often each task is among the first `draws` draws, int64[tasks]."""
         blocks, rest = divmod(draws, self.block)
         last = np.bincount(self._block(blocks)[0][:rest], minlength=len(self.counts))
         return blocks * self.counts + last
 
     def _block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns int32[block] tasks of a block, and ranks among the block's draws of the task."""
+        """Returns the task of each draw of a block, and the draw's rank among those of the task.
+
+        Both are int32[block].
+        """
         if number not in self._blocks:
             tasks = self._tasks[permutation(self.block, *self._seed, number)]
             ranks = np.empty(self.block, np.int32)
             # The stable sort lists each task's positions in order.
             ranks[np.argsort(tasks, kind="stable")] = self._ranks
-            if (
-                len(self._blocks) >= 2
-            ):  # The current block and the next one, which a batch may span.
+            # Two blocks stay: the current one and the next one, which a batch may span.
+            if len(self._blocks) >= 2:
                 del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = tasks, ranks
         return self._blocks[number]

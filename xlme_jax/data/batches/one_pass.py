@@ -41,7 +41,7 @@ class _EachOnce:
         self.total = int(self._ends[-1])
 
     def __call__(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns int64[N] task and example numbers for int[N] draws below `total`."""
+        """Returns task and example numbers, int64[N] each, of int[N] draws below `total`."""
         seed = np.uint64(mixing.stable_seed(_PASS_SEED, "pass"))
         numbers = mixing.shuffled(
             draws, np.full(len(draws), self.total), np.full(len(draws), seed, np.uint64)
@@ -56,7 +56,7 @@ class OnePass:
     Attributes:
       stream: describes the layout of the rows.
       rows: number of rows.
-      examples: number of examples in the rows: rows of running text, or pairs.
+      examples: number of examples in the rows: rows for running text, else pairs.
       too_long: number of pairs that were read but do not fit in a row.
       beyond: number of examples that were skipped because of `max_rows`.
     """
@@ -74,8 +74,8 @@ class OnePass:
             self.examples, self.too_long = len(self._planned), 0
         else:
             self._read = ReadPairs(reader, stream, shard, _PASS_SEED)
-            planned, looked_at = _plan_pass(reader, stream, sampler, max_rows)
-            self.too_long = looked_at - sum(len(row.pairs) for row in planned)
+            planned, pairs_read = _plan_pass(reader, stream, sampler, max_rows)
+            self.too_long = pairs_read - sum(len(row.pairs) for row in planned)
             self._planned = planned[:max_rows]
             self.examples = sum(len(row.pairs) for row in self._planned)
         self.rows = len(self._planned)
@@ -99,6 +99,7 @@ class OnePass:
             yield self._batch(self._planned[start : start + local_rows], local_rows)
 
     def _batch(self, planned: Sequence[Any], rows: int) -> packing.Batch:
+        """Returns a batch of planned rows, filled with empty rows up to `rows`."""
         batch = layouts.empty_rows(self.stream, rows)
         if planned:
             arrays = self._read.map(planned)
@@ -110,7 +111,12 @@ class OnePass:
 def _plan_pass(
     reader: TaskReader, stream: PairStream, sampler: _EachOnce, max_rows: int | None
 ) -> tuple[list[RowPlan], int]:
-    """Returns planned rows, until there are `max_rows`, and the number of pairs read."""
+    """Plans windows of pairs until there are at least `max_rows` rows.
+
+    Returns:
+      `(rows, pairs)`: the planned rows of whole windows, and the number of pairs in the windows,
+      including pairs that do not fit.
+    """
     plan = PlanRows(reader, stream, sampler, _PASS_SEED, WINDOW_DRAWS, sampler.total)
     planned: list[RowPlan] = []
     for window, start in enumerate(range(0, sampler.total, WINDOW_DRAWS)):
@@ -138,7 +144,7 @@ def one_pass(
       max_rows: maximum number of rows; None for all.
 
     Raises:
-      ValueError: the tasks are labelled, which are not packed, or no pair fits in a row.
+      ValueError: the stream is labelled, as its examples are not packed; or no pair fits in a row.
     """
     if not isinstance(stream, TextStream | PairStream):
         raise ValueError(f"stream {stream.name!r}: labelled examples are not packed into rows")

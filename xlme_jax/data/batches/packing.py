@@ -26,11 +26,16 @@ def pack(
 
     Returns:
       Item numbers of each row.
+
+    Raises:
+      ValueError: a length is not from 1 to `capacity`.
     """
     lengths = np.asarray(lengths, np.int64)
     if len(lengths) and not 0 < lengths.min() <= lengths.max() <= capacity:
         raise ValueError(f"lengths must be 1..{capacity}, got {lengths.min()}..{lengths.max()}")
     rows: list[list[int]] = []
+    # The bits of `occupied` give the row with the least space that fits an item at once: of those
+    # from bit `length` on, the lowest.
     open_rows: list[list[int]] = [[] for _ in range(capacity + 1)]  # Row numbers by free space.
     occupied = 0  # Bit s is set if open_rows[s] is not empty.
     order = np.argsort(-lengths, kind="stable")
@@ -74,6 +79,9 @@ def lay_out_pieces(
     Returns:
       `tokens`, `segment_ids` (from 1 in every row, 0 in padding) and `positions` (from 0 in every
       text, 0 in padding), each int32[rows, length].
+
+    Raises:
+      ValueError: the texts of a row have more than `length` tokens.
     """
     batch = _empty(rows, length)
     if not len(sizes):
@@ -84,6 +92,7 @@ def lay_out_pieces(
     columns = starts - starts[first]
     if np.any(columns + sizes > length):
         raise ValueError(f"texts of {int((columns + sizes).max())} tokens in a row of {length}")
+    # Where each token goes in the flattened batch.
     tokens = np.arange(len(ids))
     target = tokens + np.repeat(row_of_piece * length + columns - starts, sizes)
     batch["tokens"].reshape(-1)[target] = ids
@@ -111,6 +120,7 @@ def lay_out_text(ids: np.ndarray, sizes: np.ndarray, length: int) -> Batch:
     sizes = np.asarray(sizes, np.int64)
     batch, rows = _empty(len(sizes), length), np.arange(len(sizes))
     tokens, starts = batch["tokens"], np.cumsum(sizes) - sizes
+    # 1 for windows that are prefixed with <s>.
     shifts = np.zeros(len(sizes), np.int64)
     shifts[sizes > 0] = ids[starts[sizes > 0]] != BOS_ID
     tokens[shifts > 0, 0] = BOS_ID
@@ -126,6 +136,7 @@ def lay_out_text(ids: np.ndarray, sizes: np.ndarray, length: int) -> Batch:
 
 
 def _empty(rows: int, length: int) -> Batch:
+    """Returns rows of padding."""
     return {
         "tokens": np.full((rows, length), PAD_ID, np.int32),
         "segment_ids": np.zeros((rows, length), np.int32),

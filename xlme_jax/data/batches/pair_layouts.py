@@ -22,8 +22,8 @@ class Joint:
     """
 
     name: ClassVar[str] = "joint"
-    segments: ClassVar[int] = 1  # Segments of an item.
-    pairs_per_item: ClassVar[int] = 1  # Draws of an item.
+    segments: ClassVar[int] = 1  # Number of segments of an item.
+    pairs_per_item: ClassVar[int] = 1  # Number of pairs that an item is made from.
 
     positions: Literal["continuous", "restart"] = "continuous"
 
@@ -39,7 +39,7 @@ class Joint:
 class Sides:
     """A pair is two segments, `<s> e </s>` and `<s> f </s>`.
 
-    Their segment ids are 2p - 1 and 2p (p = 1, 2, ... in the row).
+    The segment ids of pair p = 1, 2, ... of a row are 2p - 1 and 2p.
 
     Attributes:
       mixup: "order" joins two consecutive draws into one pair, `<s> c1 </s> d1 </s>` and `<s> c2
@@ -61,7 +61,7 @@ class Sides:
 
     @property
     def pairs_per_item(self) -> int:
-        """Draws of an item."""
+        """Number of pairs, and so of draws, that an item is made from."""
         return 1 if self.mixup == "none" else 2
 
     def order_settings(self) -> dict[str, object]:
@@ -77,8 +77,8 @@ class Translations:
       languages: the batch contains the language of each token as its number in this list, 1, 2, ...
         (0 for padding).
       directions: if given, such as ("en-de",), rows have sources in the first half of their columns
-        and their translations in the second. Only pairs with one of these directions are drawn; one
-        with both takes either at random.
+        and their translations in the second. Only pairs with one of these directions are drawn; a
+        pair with both directions gets one of them at random.
     """
 
     name: ClassVar[str] = "translations"
@@ -113,11 +113,16 @@ class Translations:
         return not self.directions or self._translates(tags) or self._translates(tags[::-1])
 
     def swapped_share(self, tags: tuple[str, ...]) -> float:
-        """Returns the share of pairs of these languages whose second side is a source."""
+        """Returns the share of pairs whose second side becomes the source: 0, 0.5 or 1.
+
+        Args:
+          tags: canonical tags of both sides; pairs of these languages must be drawn (`draws`).
+        """
         forward, backward = (self._translates(pair) for pair in (tags, tags[::-1]))
         return backward / (forward + backward)
 
     def _translates(self, tags: tuple[str, ...]) -> bool:
+        """Returns whether the translation from the first language to the second is a direction."""
         return tags in self.pairs_of_directions().values()
 
 

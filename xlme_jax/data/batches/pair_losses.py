@@ -48,16 +48,22 @@ class PairLosses:
         self._phases: list[dict[str, Any]] = []
 
     def observe(self, sums: Sums) -> None:
-        """Adds the tokens of a step, of all processes; of tasks with finite losses."""
+        """Adds the losses of the tokens of a step, after earlier sums have decayed.
+
+        Losses of a task that are not finite are left out.
+
+        Args:
+          sums: sums over all processes.
+        """
         for part, pair in sums.items():
             new = np.asarray(pair, np.float64)
             new = np.where(np.isfinite(new).all(axis=0), new, 0.0)
             self._sums[part] = self._settings.decay * self._sums.get(part, 0.0) + new
 
     def losses(self) -> np.ndarray:
-        """Returns the sum over parts of each task's loss per token, float64[tasks].
+        """Returns the loss per token of each task, summed over the parts, float64[tasks].
 
-        NaN for tasks that some part has not seen yet.
+        The loss is NaN for tasks without tokens in some part so far.
         """
         if not self._sums:
             return np.full(len(self.tasks), np.nan)
@@ -87,20 +93,28 @@ class PairLosses:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns everything that later weights depend on, and all phases so far, as JSON."""
+        """Returns the state as JSON values: the sums of losses, and all phases so far."""
         return {
             "sums": {part: sums.tolist() for part, sums in self._sums.items()},
             "phases": list(self._phases),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from `get_state`, which `check_state` has accepted."""
+        """Continues from a state of `get_state` that `check_state` has accepted."""
         self._sums = {part: np.array(sums) for part, sums in state["sums"].items()}
         self._phases = list(state["phases"])
         self.weights = np.array(self._phases[-1]["weights"]) if self._phases else self._initial
 
     def check_state(self, state: Mapping[str, Any], where: str) -> None:
-        """Raises ValueError if `state` is not one of `get_state` for these tasks."""
+        """Checks a state before `set_state`.
+
+        Args:
+          state: state to check.
+          where: description of the state, which begins the message.
+
+        Raises:
+          ValueError: the state is not one that `get_state` returns for these tasks.
+        """
         count = len(self.tasks)
         try:
             sums = [np.array(pair, np.float64) for pair in state["sums"].values()]
@@ -135,7 +149,7 @@ class PairLosses:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """Returns `extremes` as a text table."""
+    """Returns the rows of `extremes` as a text table."""
     lines = [f"{'task':24}{'initial':>10}{'now':>10}{'ratio':>7}{'loss':>9}"]
     for task, initial, weight, loss in extremes(summary):
         loss_text = "unseen" if loss is None else f"{loss:.3f}"
@@ -144,6 +158,7 @@ def table(summary: Mapping[str, Any]) -> str:
 
 
 def _listed(losses: np.ndarray) -> list[float | None]:
+    """Returns losses as JSON values, None for NaN."""
     return [loss if math.isfinite(loss) else None for loss in losses.tolist()]
 
 
@@ -151,12 +166,12 @@ def read_baseline(path: str, stream: str, tasks: Sequence[str]) -> np.ndarray:
     """Reads the losses to subtract (`RobustSampling.baseline`).
 
     Args:
-      path: `pair_weights.json`, or a file with its "losses".
+      path: `pair_weights.json`, or a JSON file {stream: {"losses": {task: loss}}}.
       stream: name of the stream.
       tasks: names of the tasks.
 
     Returns:
-      float64[tasks].
+      float64[tasks], the loss of each task.
 
     Raises:
       ValueError: the file cannot be read, or a task has no finite loss in it.
@@ -187,16 +202,16 @@ def read_baseline(path: str, stream: str, tasks: Sequence[str]) -> np.ndarray:
 def extremes(
     summary: Mapping[str, Any], count: int = 10
 ) -> list[tuple[str, float, float, float | None]]:
-    """Returns the tasks weighted up and down most by the last change (XY-LENT, Figure 4).
+    """Returns the tasks whose weights have risen and fallen most so far (XY-LENT, Figure 4).
 
     Args:
-      summary: of one stream, from `PairLosses.summary`.
-      count: number of tasks of each kind.
+      summary: summary of one stream, from `PairLosses.summary`.
+      count: number of tasks to return for rising weights, and for falling weights.
 
     Returns:
-      (task, initial weight, weight, loss until the change or None), sorted by the factor on the
-      weight: `count` that gained most, then `count` that lost most, each task once. [] before the
-      first change.
+      Rows (task, initial weight, current weight, loss at the last change), with the loss None if
+      it was unknown, sorted by current / initial weight, largest first. All tasks if there are at
+      most 2 `count`; [] before the first change.
     """
     if not summary["phases"]:
         return []

@@ -75,7 +75,7 @@ def best_response(
       float64[N], with sum 1; the weights themselves if all losses are equal.
 
     Raises:
-      ValueError: an argument is out of range; names it.
+      ValueError: an argument is out of range; the message names it.
     """
     losses, weights = np.asarray(losses, np.float64), np.asarray(weights, np.float64)
     _check(losses, weights, rho, floor)
@@ -92,9 +92,18 @@ def best_response(
 
 
 def _ratios(losses: np.ndarray, weights: np.ndarray, rho: float, floor: float) -> np.ndarray:
-    """Returns p / q for losses in [-1, 0], of which some differ."""
+    """Returns p / q of each task (see `best_response`), float64[N].
+
+    Args:
+      losses: float64[N], from -1 to 0, not all equal.
+      weights: float64[N], q, positive; normalized here.
+      rho: radius of the ball, positive.
+      floor: smallest p / q.
+    """
     levels, groups = np.unique(-losses, return_inverse=True)
     levels = -levels  # Decreasing.
+    # Of each distinct loss its probability; of it and all larger losses the probability Q, the mean
+    # m, the mean square and the variance v.
     masses = np.bincount(groups, weights) / weights.sum()
     mass = np.cumsum(masses)
     mass[-1] = 1
@@ -115,6 +124,7 @@ def _ratios(losses: np.ndarray, weights: np.ndarray, rho: float, floor: float) -
 
 
 def _check(losses: np.ndarray, weights: np.ndarray, rho: float, floor: float) -> None:
+    """Raises ValueError, naming the argument of `best_response` that is out of range."""
     if losses.ndim != 1 or losses.shape != weights.shape:
         raise ValueError(
             f"losses have shape {losses.shape} and weights {weights.shape}; both must be [N], with "

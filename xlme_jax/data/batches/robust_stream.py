@@ -20,10 +20,13 @@ class RobustStream:
     """A stream whose weights change between phases.
 
     Args:
-      losses: losses of its tasks, and the weights that follow.
-      start: starts a phase.
-      sampler: that of the first phase.
-      window_draws: draws packed together.
+      losses: losses of the stream's tasks, and the weights that follow from them.
+      start: function that starts a phase.
+      sampler: sampler of the first phase.
+      window_draws: number of draws that are packed together.
+
+    Attributes:
+      losses: the same object as the argument.
     """
 
     def __init__(self, losses: PairLosses, start: Start, sampler: Sampler, window_draws: int):
@@ -32,11 +35,14 @@ class RobustStream:
         self._phase = Phase()
 
     def next_phase(self, step: int, position: Mapping[str, Any]) -> grain.DatasetIterator:
-        """Returns the batches of the phase after `step`, from the first window not begun yet.
+        """Begins the next phase with the first window of draws that has not begun yet.
 
         Args:
-          step: finished steps.
-          position: Grain's state of the current phase, which has ended.
+          step: number of finished steps.
+          position: Grain's state of the current phase, at its end.
+
+        Returns:
+          The batches of the next phase.
         """
         window = position["parent"]["next_index"] + (position["next_index_in_buffer"] > 0)
         self.losses.update(step)
@@ -46,20 +52,23 @@ class RobustStream:
         return batches
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the phase as JSON values, equal in every process."""
+        """Returns the state of the phase and losses as JSON values, equal in every process."""
         drawn = np.broadcast_to(self._phase.drawn, len(self.losses.tasks)).tolist()
         first = {"first_draw": self._phase.first_draw, "drawn": drawn}
         return {**first, **self.losses.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> grain.DatasetIterator:
-        """Returns the batches of a saved phase, which `check_state` has accepted."""
+        """Continues from a state that `check_state` has accepted; returns the batches of its phase.
+
+        The batches begin at the first draw; the caller sets their position.
+        """
         self.losses.set_state(state)
         drawn = np.array(state["drawn"], np.int64)
         self._phase = Phase(len(state["phases"]), state["first_draw"], drawn)
         return self._restart()
 
     def check_state(self, state: Any, where: str) -> None:
-        """Raises ValueError if `state` is not one of `get_state` for these tasks."""
+        """Raises ValueError, which begins with `where`, if `get_state` cannot return `state`."""
         self.losses.check_state(state, where)
         first, drawn = state.get("first_draw"), state.get("drawn")
         if not isinstance(drawn, list) or len(drawn) != len(self.losses.tasks):
@@ -69,5 +78,6 @@ class RobustStream:
                 raise ValueError(f"{where}: {reprlib.repr(number)} is not a number of draws")
 
     def _restart(self) -> grain.DatasetIterator:
+        """Returns the batches of the current phase, and keeps its sampler."""
         self._sampler, batches = self._start(self.losses.weights, self._phase)
         return batches

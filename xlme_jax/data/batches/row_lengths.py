@@ -1,6 +1,7 @@
 """The lengths of rows that hold one text each.
 
-They are few, because every shape is compiled, and close, because padding costs as much as text.
+There are few lengths, because every shape is compiled. Neighbouring lengths are close, because
+padding costs as much as text.
 """
 
 # Training does not shorten rows of labelled examples further: a compilation would cost more than it

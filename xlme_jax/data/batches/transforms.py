@@ -29,9 +29,9 @@ WINDOW_DRAWS = 4096
 LAST = 1 << 48
 # A stream fails after this many windows without a row, instead of searching forever.
 _MAX_EMPTY_WINDOWS = 64
-# Batches carry their task numbers through the prefetching thread under this key.
+# Key of the task number of each draw in a batch, on its way through the prefetching thread.
 TASKS = "_tasks"
-# Batches carry the number of skipped items and of drawn items, float64[2], under this key.
+# Key of the numbers of skipped items and of drawn items in a batch, float64[2].
 LEFT_OUT = "_left_out"
 # int[N] draw numbers -> int[N] task numbers, int64[N] example numbers within their tasks.
 Draw = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def examples_per_task(tasks: Sequence[TaskInfo], stream: Stream) -> list[int]:
-    """Returns the number of examples of each task: rows of text, pairs or labelled examples."""
+    """Returns the number of examples of each task; of running text, the number of rows."""
     if isinstance(stream, TextStream):
         return [-(-task.tokens // layouts.text_width(stream)) for task in tasks]
     return [task.examples for task in tasks]
@@ -50,9 +50,10 @@ class Phase:
     """A part of a run in which the weights are constant (`robust_sampling.RobustSampling`).
 
     Attributes:
-      number: 0 for the first, or only, phase.
-      first_draw: the first draw of the phase.
-      drawn: int64[tasks], draws of each task in earlier phases; their examples come next.
+      number: number of the phase, from 0.
+      first_draw: number of the first draw of the phase.
+      drawn: int64[tasks], number of draws of each task in earlier phases: this phase continues
+        with the examples after these; 0 for all tasks.
     """
 
     number: int = 0
@@ -70,6 +71,9 @@ class Sampler:
       sizes: number of examples of each task.
       weights: float[tasks], share of each task.
       phase: the phase of the run that has these weights.
+
+    Attributes:
+      counts: int64[tasks], draws of each task per block of the schedule.
     """
 
     def __init__(
@@ -82,11 +86,12 @@ class Sampler:
         phase: Phase = Phase(),
     ):
         self._sizes = np.array(sizes, np.int64)
+        # The first phase has the order of streams without phases.
         numbers = (phase.number,) if phase.number else ()
         self._schedule = mixing.MixtureSchedule(weights, (seed, "mixture", stream.name, *numbers))
         self._phase = phase
         self._drawn = np.broadcast_to(phase.drawn, len(self._sizes))
-        self.counts = self._schedule.counts  # Draws of each task per block.
+        self.counts = self._schedule.counts
         names = (task.name for task in tasks)
         self._seeds = np.array([mixing.stable_seed(seed, "task", n) for n in names], np.uint64)
 
@@ -99,20 +104,25 @@ class Sampler:
         return tasks, mixing.shuffled(indices, sizes, seeds)
 
     def next_phase(self, first_draw: int) -> Phase:
-        """Returns the phase that continues with a draw."""
+        """Returns the next phase, which begins with the draw `first_draw`."""
         drawn = self._schedule.drawn(first_draw - self._phase.first_draw) + self._drawn
         return Phase(self._phase.number + 1, first_draw, drawn)
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessShard:
-    """Selects this process's rows of a global batch."""
+    """Selects this process's rows of a global batch.
+
+    Attributes:
+      index: index of this process.
+      count: number of processes.
+    """
 
     index: int
     count: int
 
     def select(self, rows: Any) -> Any:
-        """Returns this process's part of the rows of a global batch, a sequence or an array."""
+        """Returns this process's consecutive rows of a sequence or array of all rows."""
         size = len(rows) // self.count
         return rows[self.index * size : (self.index + 1) * size]
 
@@ -125,7 +135,14 @@ class ReadText(grain.transforms.Map):
         self._shard = shard
 
     def map(self, rows: Sequence[int]) -> packing.Batch:
-        """Draws and reads the rows; the batch has the task number of each, int[rows], too."""
+        """Draws and reads the rows.
+
+        Args:
+          rows: numbers of all rows of the global batch.
+
+        Returns:
+          The arrays of this process's rows, and as `TASKS` the task number of each row, int[rows].
+        """
         tasks, numbers = self._sampler(np.array(self._shard.select(rows), np.int64))
         width = layouts.text_width(self._stream)
         ids, sizes = self._reader.read_text(tasks, numbers * width, width)
@@ -141,8 +158,10 @@ class RowPlan:
       tasks: int32[N], task numbers.
       pairs: int64[N], pair numbers within the tasks.
       draws: int64[N], draw numbers.
-      share: float64[2], skipped items and drawn items of the window, divided by its rows.
-      texts: concatenated token ids of the pairs and int64[N], their sizes, if planning read them.
+      share: float64[2], skipped items and drawn items of the window, each divided by the number of
+        rows of the window.
+      texts: concatenated token ids of the pairs and int64[N], tokens per pair; None if planning did
+        not read the pairs.
     """
 
     tasks: np.ndarray
@@ -155,8 +174,16 @@ class RowPlan:
 class PlanRows(grain.experimental.FlatMapTransform):
     """Packs the draws of a window into rows, using only the lengths of the pairs.
 
-    With `Translations.directions`, it reads the pairs, because stored lengths do not say where the
-    first side ends.
+    With `Translations.directions`, planning also reads the pairs, because stored lengths do not say
+    where the first side ends.
+
+    Args:
+      reader: reader of the stream's tasks.
+      stream: describes the layout of the rows.
+      sampler: maps draws to tasks and pairs.
+      seed: seed of the run.
+      draws: draws per window, rounded down to whole items.
+      total: number of draws of a finite pass; None for an endless stream.
     """
 
     # Required by the base class; only Grain's random-access flat map reads it.
@@ -174,12 +201,15 @@ class PlanRows(grain.experimental.FlatMapTransform):
         self._reader, self._stream, self._sampler = reader, stream, sampler
         self._seed, self._each = seed, stream.layout.pairs_per_item
         self._draws = draws // self._each * self._each
-        self._total = total  # Draws of a finite pass.
+        self._total = total
         self._warned = False
         self._empty = 0  # Consecutive windows without a row.
 
     def flat_map(self, window: int) -> list[RowPlan]:
-        """Plans the rows of one window.
+        """Returns the plans of the rows of a window, in random order.
+
+        Args:
+          window: number of the window, from 0.
 
         Raises:
           PreparedDataError: many consecutive windows had no pair that fits a row.
@@ -199,7 +229,13 @@ class PlanRows(grain.experimental.FlatMapTransform):
         planned = (chosen[np.sort(np.array(rows[number]))].ravel() for number in order)
         share = np.array([(~fits).sum(), len(fits)]) / max(len(rows), 1)
         return [
-            RowPlan(tasks[row], pairs[row], draws[row], share, texts and _some(*texts, row))
+            RowPlan(
+                tasks[row],
+                pairs[row],
+                draws[row],
+                share,
+                None if texts is None else _select_texts(*texts, row),
+            )
             for row in planned
         ]
 
@@ -208,9 +244,15 @@ class PlanRows(grain.experimental.FlatMapTransform):
     ) -> tuple[
         np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None
     ]:
-        """Returns draws, task numbers and pair numbers, [draws] each, lengths of items, texts."""
+        """Draws the pairs of a window.
+
+        Returns:
+          `(draws, tasks, pairs, lengths, texts)`: draw numbers, task numbers and pair numbers,
+          int[draws] each; int64[items], tokens of each item; and `(ids, sizes)` of the pairs as
+          from `TaskReader.read`, None if lengths do not require to read them.
+        """
         draws = int(window) * self._draws + np.arange(self._draws)
-        if self._total is not None:
+        if self._total is not None:  # The last window of a finite pass has fewer draws.
             draws = draws[: max(self._total // self._each * self._each - int(draws[0]), 0)]
         tasks, pairs = self._sampler(draws)
         if self._stream.directions:
@@ -224,7 +266,12 @@ class PlanRows(grain.experimental.FlatMapTransform):
         return float((self._draw(window)[3] > self._stream.length).mean())
 
     def _warn(self, tasks: np.ndarray, fits: np.ndarray) -> None:
-        """Logs once how many items are skipped; int[items, pairs] task numbers, bool[items]."""
+        """Logs how many items of a window are skipped, at the first call only.
+
+        Args:
+          tasks: int[items, pairs per item], task numbers.
+          fits: bool[items], whether each item fits in a row.
+        """
         if not self._warned:
             count = len(self._reader.tasks)
             drawn = np.bincount(tasks.ravel(), minlength=count)
@@ -246,6 +293,7 @@ class PlanRows(grain.experimental.FlatMapTransform):
         self._warned = True
 
     def _check_some_fit(self, fits: np.ndarray) -> None:
+        """Raises PreparedDataError if no item of too many consecutive windows fits in a row."""
         self._empty = 0 if fits.any() else self._empty + 1
         if self._empty >= _MAX_EMPTY_WINDOWS:
             raise PreparedDataError(
@@ -268,7 +316,15 @@ class ReadPairs(grain.transforms.Map):
             self._languages = np.array(pairs, np.int32)
 
     def map(self, plans: Sequence[RowPlan]) -> packing.Batch:
-        """Reads and lays out the rows; adds int[pairs] task numbers and `LEFT_OUT`."""
+        """Reads and lays out the rows.
+
+        Args:
+          plans: plans of all rows of the global batch.
+
+        Returns:
+          The arrays of this process's rows; as `TASKS` the task number of each pair, int[pairs];
+          and as `LEFT_OUT` the counts of the global batch.
+        """
         left_out = np.sum([plan.share for plan in plans], axis=0)  # Sum over the global batch.
         plans, stream = self._shard.select(plans), self._stream
         tasks = np.concatenate([plan.tasks for plan in plans])
@@ -303,8 +359,16 @@ class ReadPairs(grain.transforms.Map):
         return np.concatenate([ids for ids, _ in texts]), np.concatenate([n for _, n in texts])
 
 
-def _some(ids: np.ndarray, sizes: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the chosen ones of concatenated texts, int[N], and their sizes."""
+def _select_texts(
+    ids: np.ndarray, sizes: np.ndarray, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the token ids and sizes of some of several concatenated texts.
+
+    Args:
+      ids: concatenated token ids of all texts.
+      sizes: int64[texts], tokens of each text.
+      chosen: int[N], numbers of the texts to return.
+    """
     starts = np.cumsum(sizes) - sizes
     return ids[ranges(starts[chosen], sizes[chosen])], sizes[chosen]
 
@@ -328,7 +392,15 @@ class ReadLabelled(grain.transforms.Map):
         self._labels = LABELS[reader.tasks[0].labels]
 
     def map(self, rows: Sequence[int]) -> packing.Batch:
-        """Draws and reads the rows; the batch has the task number of each, int[rows], too."""
+        """Draws and reads the rows.
+
+        Args:
+          rows: numbers of all rows of the global batch.
+
+        Returns:
+          The arrays of this process's rows, "labels", and as `TASKS` the task number of each row,
+          int[rows].
+        """
         tasks, examples, lengths = self._draw(rows)
         length = min(row_length(int(lengths.max()), SHORTEST_LABELLED), self._stream.length)
         tasks, examples = self._shard.select(tasks), self._shard.select(examples)
@@ -340,7 +412,9 @@ class ReadLabelled(grain.transforms.Map):
         return {**batch, "labels": labels, TASKS: tasks}
 
     def _draw(self, rows: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns tasks, examples and lengths of the rows of a global batch, [rows] each."""
+        """Returns task numbers, example numbers and lengths of a global batch, int[rows] each."""
+        # With `by_length`, the examples of several batches are drawn and sorted by length; each
+        # batch of this window gets consecutive ones.
         count, batches = len(rows), self._stream.by_length
         window, batch = divmod(rows[0] // count, batches)
         draws = np.arange(count * batches, dtype=np.int64) + window * count * batches

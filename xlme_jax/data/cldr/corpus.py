@@ -65,7 +65,8 @@ class Phrase:
 
     Attributes:
         kind: One of `KINDS`.
-        concepts: Meaning: ("territory:FR", "currency:EUR") or ("number:12", "unit:mass-gram").
+        concepts: Meaning of the phrase, such as
+            ("territory:FR", "currency:EUR") or ("number:12", "unit:mass-gram").
         texts: {language: phrase}.
         spans: {language: [start, end) characters of each concept}. Two concepts share a span if one
             word expresses both; the span is (0, 0) if the language does not express the concept.
@@ -81,7 +82,7 @@ def words(text: str, language: str) -> list[Span]:
     """Returns the [start, end) characters of each token of `text`.
 
     Tokens are separated by whitespace; in `UNSPACED` languages, each character that is not
-    whitespace is one.
+    whitespace is a token.
     """
     pattern = r"\S" if language in UNSPACED else r"\S+"
     return [match.span() for match in re.finditer(pattern, text)]
@@ -108,18 +109,20 @@ def word_links(phrase: Phrase, language1: str, language2: str) -> list[tuple[int
 def phrases(
     config: CldrConfig, split: str, count: int, start: int = 0, unique: bool = False
 ) -> Iterator[Phrase]:
-    """Yields phrases `start` to `start + count` of the multi-way corpus, in all `config.languages`.
+    """Yields `count` phrases of the multi-way corpus, in all `config.languages`.
 
     Args:
         config: Configuration of the corpus.
         split: "train" or "validation".
         count: Number of phrases.
-        start: Index of the first phrase; phrase n does not depend on it.
-        unique: Whether to skip phrases whose concepts, in any order, already occurred since
-            `start`. For retrieval, where equal texts are indistinguishable.
+        start: Index of the first phrase in the corpus; the phrase of an index does not depend on
+            `start` or `count`.
+        unique: Whether to skip phrases whose concepts, in any order, already occurred in this call.
+            Retrieval needs unique phrases, because equal texts are indistinguishable.
 
     Raises:
-        ValueError: The languages have too few names in common, or too few phrases are unique.
+        ValueError: The split is unknown, the languages have too few names in common, or there are
+            too few phrases for the split or too few unique phrases.
     """
     speakers = {language: Speaker.of(language) for language in config.languages}
     drawing = _draw(config, config.languages, split, "phrases", start)
@@ -139,7 +142,19 @@ def pairs(
 ) -> Iterator[tuple[str, str]]:
     """Yields `count` translation pairs (text in `language1`, text in `language2`).
 
-    Each pair of languages has its own stream of phrases, the same for (a, b) and (b, a).
+    Each pair of languages has a separate stream of phrases, the same for (a, b) and (b, a).
+
+    Args:
+        config: Configuration of the corpus.
+        language1: Language of the first texts, one of `config.languages`.
+        language2: Language of the second texts, another one of `config.languages`.
+        split: "train" or "validation".
+        count: Number of pairs.
+        start: Index of the first phrase in the stream.
+
+    Raises:
+        ValueError: A language or the split is unknown, the languages are equal or have too few
+            names in common, or there are too few phrases for the split.
     """
     bound = _bounding(config, (language1, language2))
     if language1 == language2:
@@ -160,13 +175,26 @@ def documents(
 ) -> Iterator[str]:
     """Yields `count` documents of one language, with one phrase per line.
 
-    Each language has its own stream of phrases, separate from those of the pairs, so documents are
-    not parallel.
+    Each language has a separate stream of phrases, which differs from the streams of pairs, so
+    documents are not parallel.
+
+    Args:
+        config: Configuration of the corpus.
+        language: Language of the documents, one of `config.languages`.
+        split: "train" or "validation".
+        count: Number of documents.
+        phrases_per_document: Number of phrases per document, at least 1.
+        start: Index of the first document; the document of an index does not depend on `start`.
+
+    Raises:
+        ValueError: `phrases_per_document` is below 1, the language or the split is unknown, the
+            languages have too few names in common, or there are too few phrases for the split.
     """
     if phrases_per_document < 1:
         raise ValueError(f"cldr: `phrases_per_document` is {phrases_per_document}; give at least 1")
     speaker = Speaker.of(language)
     bound = _bounding(config, (language,))
+    # Messages per document: each is written `statements` times, lists in rotated orders.
     different = -(-phrases_per_document // config.statements)
     drawing = _draw(config, bound, split, f"monolingual/{language}", start * different)
     for _ in range(count):
@@ -179,7 +207,7 @@ def documents(
 
 
 def _rotated(message: Message, turns: int) -> Message:
-    """Returns a list with its first `turns` items moved to the end; other phrases unchanged."""
+    """Returns a list with its first `turns` items at the end; returns other phrases unchanged."""
     if message.kind not in LIST_FAMILIES:
         return message
     turns %= len(message.concepts)
@@ -224,7 +252,12 @@ class _Numbers:
 def _draw(
     config: CldrConfig, languages: tuple[str, ...], split: str, stream: str, start: int
 ) -> Iterator[Message]:
-    """Yields the messages of phrases `start`, `start + 1`, ... of a stream, without end."""
+    """Yields the messages of phrases `start`, `start + 1`, ... of a stream, without end.
+
+    Raises:
+        NamesMissing: The languages have too few names in common.
+        ValueError: The split is unknown, or too few combinations of concepts belong to it.
+    """
     check_choice("split", split, SPLITS)
     stock = _stock(config, languages)
     heldout = split == "validation"
@@ -247,6 +280,11 @@ def _draw(
 
 
 def _without_repeats(messages: Iterator[Message]) -> Iterator[Message]:
+    """Yields the messages whose concepts, in any order, have not occurred before.
+
+    Raises:
+        ValueError: `_MOST_TRIES` consecutive messages were repeats.
+    """
     seen: set[tuple[str, ...]] = set()
     repeats = 0
     for message in messages:
@@ -266,13 +304,13 @@ def _without_repeats(messages: Iterator[Message]) -> Iterator[Message]:
 
 @functools.lru_cache(maxsize=1 << 17)
 def _hash(concept: str) -> int:
-    """Returns a fixed 64-bit hash; the sum over concepts identifies the set, in any order."""
+    """Returns a fixed 64-bit hash; the sum of the hashes of concepts identifies their set."""
     return int.from_bytes(hashlib.blake2b(concept.encode(), digest_size=8).digest(), "little")
 
 
-# A draw takes (kind, numbers, concepts to draw from, list size) and returns the message and the key
-# that decides its split. The key of a list depends only on its set of items, so that equal sets are
-# one combination in "territory_list" and in "list".
+# A draw takes (kind, numbers, concepts to draw from, list size), and returns the message and the
+# key that decides the split of the message. The key of a list depends only on its set of items, so
+# that equal sets are one combination in "territory_list" and in "list".
 _Drawn = tuple[Message, int]
 _Draw = Callable[[str, _Numbers, tuple[str, ...], tuple[int, int]], _Drawn]
 
@@ -352,7 +390,11 @@ _DRAWS: dict[str, _Draw] = {
 
 
 def _bounding(config: CldrConfig, languages: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the languages whose common names are used for `languages`; checks these."""
+    """Returns the languages whose common names texts in `languages` use.
+
+    Raises:
+        ValueError: One of `languages` is not a language of the configuration.
+    """
     for language in languages:
         check_choice("language", language, config.languages)
     return config.languages if config.multiway else languages

@@ -40,7 +40,7 @@ DURATIONS: dict[str, int] = {
 }
 """{unit: highest number} for durations, longest unit first."""
 
-_LOCALES = {"tl": "fil", "zh-Hant": "zh_Hant"}  # Others equal Babel's.
+_LOCALES = {"tl": "fil", "zh-Hant": "zh_Hant"}  # Other codes are those of Babel.
 _PSEUDO_CODES = frozenset(
     ("EU", "EZ", "QO", "UN", "XA", "XB", "ZZ", "mis", "mul", "und", "zxx", "XTS", "XXX")
 )
@@ -79,7 +79,7 @@ class Message(NamedTuple):
 
     Attributes:
         kind: "date", "time", "duration", "currency", "unit" or a key of `LIST_FAMILIES`.
-        concepts: Concepts that it expresses, see `Phrase.concepts`.
+        concepts: Concepts that the phrase expresses, see `Phrase.concepts`.
         value: Number of a currency or unit, parts of a duration, or moment of a date or time; None
             for lists of names.
     """
@@ -91,6 +91,7 @@ class Message(NamedTuple):
 
 @functools.cache
 def _locale(language: str) -> Locale:
+    """Returns Babel's locale of a language; raises ValueError for an unsupported language."""
     from babel import Locale
 
     check_language(language)
@@ -130,7 +131,7 @@ class Speaker:
         return self._patterns[kind]
 
     def text(self, message: Message) -> str:
-        """Returns the message as text, like `say` but without spans; faster for lists."""
+        """Returns the text of a message; faster for lists than `say`, which also computes spans."""
         if message.kind in LIST_FAMILIES:
             return self._join([self._names[concept] for concept in message.concepts])
         return self.say(message)[0]
@@ -149,6 +150,7 @@ class Speaker:
         return self._moment(when, style, len(concepts))
 
     def _join(self, items: list[str]) -> str:
+        """Returns a list as text, with this language's separators."""
         first, middle, last, two, end, end_two = self._separators
         if len(items) > 3:
             return f"{items[0]}{first}{middle.join(items[1:-1])}{last}{items[-1]}{end}"
@@ -157,6 +159,7 @@ class Speaker:
         return f"{items[0]}{two}{items[1]}{end_two}" if len(items) == 2 else items[0]
 
     def _list(self, items: list[str]) -> tuple[str, Spans]:
+        """Returns a list as text, and the span of each item."""
         first, middle, last, two, _, _ = self._separators
         size = len(items)
         gaps = (first, *(middle,) * (size - 3), last) if size > 2 else (two,)
@@ -188,6 +191,7 @@ class Speaker:
         before, after = pattern
         start, end = len(before), len(before) + len(digits)
         text = before + digits + after
+        # The unit or currency is the longer of the texts before and after the number.
         if len(after) >= len(before):
             thing = (end + len(after) - len(after.lstrip()), len(text))
         else:
@@ -201,18 +205,19 @@ class Speaker:
         if style not in self._moments:
             self._moments[style] = _moment_tokens(self._locale, style)
         text, spans = "", [(0, 0)] * concepts
-        for what, token in self._moments[style]:
-            if what == "chars":
+        for category, token in self._moments[style]:
+            if category == "chars":
                 text += token
                 continue
             part, concept = _FIELDS.get(token[0], (str, None))
-            known = self._field(token, value, part(value))
+            field_text = self._field(token, value, part(value))
             if concept is not None:
-                spans[concept] = (len(text), len(text) + len(known))
-            text += known
+                spans[concept] = (len(text), len(text) + len(field_text))
+            text += field_text
         return text, tuple(spans)
 
     def _field(self, token: str, value: datetime.date | datetime.time, part: object) -> str:
+        """Returns the text of a field, such as "MMMM", cached by the `part` of `value` in it."""
         if (token, part) not in self._fields:
             from babel.dates import DateTimeFormat
 
@@ -310,6 +315,7 @@ def _root() -> Locale:
 
 
 def _currency_pattern(locale: Locale, code: str, number: int) -> Pattern:
+    """Returns the pattern of a currency in the plural form of a number."""
     from babel.numbers import get_currency_name, get_currency_unit_pattern
 
     pattern = get_currency_unit_pattern(code, count=number, locale=locale)
@@ -338,11 +344,11 @@ def _unit_pattern(locale: Locale, code: str, number: int) -> Pattern:
 
 
 def _moment_tokens(locale: Locale, style: str) -> list[tuple[str, str]]:
-    """Splits CLDR's pattern into ("chars", constant text) and ("field", such as "MMMM")."""
+    """Returns parts of CLDR's pattern: ("chars", constant text) or ("field", such as "MMMM")."""
     from babel.dates import tokenize_pattern
 
     formats = locale.date_formats if style in ("full", "long") else locale.time_formats
     return [
-        (what, value if isinstance(value, str) else value[0] * value[1])
-        for what, value in tokenize_pattern(formats[style].pattern)
+        (category, value if isinstance(value, str) else value[0] * value[1])
+        for category, value in tokenize_pattern(formats[style].pattern)
     ]
