@@ -54,10 +54,10 @@ class Allocation:
 
     Attributes:
       chosen: {language: number of its candidate}.
-      pieces: {piece: probability}, the union, with the mean of the languages' probabilities by
-        their weights.
-      added: Pieces among them of the language that would have been next.
-      following: That language; empty if every language has its largest candidate.
+      pieces: {piece: probability} of the union of the candidates: the mean of the piece's
+        probabilities in all languages, weighted by the languages' weights.
+      added: Number of pieces that fill the rest, from the step that did not fit as a whole.
+      following: Language of that step; empty if every step fitted.
     """
 
     chosen: Mapping[str, int]
@@ -73,7 +73,7 @@ def shares(sizes: Mapping[str, float], alpha: float, beta: float) -> dict[str, f
     that of Eq. 2, .7 in the paper.
 
     Args:
-      sizes: {language: n}, its text, in any unit; positive.
+      sizes: {language: n}, amount of text in any unit, positive.
       alpha: Exponent of training's sampling.
       beta: Exponent of the allocation; 0 gives all languages the same weight.
     """
@@ -88,7 +88,7 @@ def concave(curve: Curve) -> list[int]:
     """Returns the numbers of the candidates on the rising part of the upper concave hull.
 
     Args:
-      curve: (pieces, ALP), pieces strictly increasing.
+      curve: (pieces, ALP) of each candidate, with strictly increasing pieces.
 
     Returns:
       Numbers in increasing order, from the first candidate to the one of largest ALP; the slope
@@ -104,6 +104,7 @@ def concave(curve: Curve) -> list[int]:
 
 
 def _slope(curve: Curve, start: int, end: int) -> float:
+    """Returns the growth of ALP per piece between two candidates."""
     return (curve[end][1] - curve[start][1]) / (curve[end][0] - curve[start][0])
 
 
@@ -114,7 +115,7 @@ def growth(curves: Mapping[str, Curve], weights: Mapping[str, float]) -> list[St
     broken by the order of the languages' names.
 
     Args:
-      curves: {language: its candidates}.
+      curves: {language: curve of its candidates}.
       weights: {language: weight}, positive.
     """
     steps = []
@@ -134,20 +135,21 @@ def allocate(
     """Divides a vocabulary among languages.
 
     Args:
-      curves: {language: its candidates}, at least one each.
+      curves: {language: curve of its candidates, at least one}.
       weights: {language: weight}, positive, with sum 1.
-      size: Pieces of the union to choose.
-      pieces_of: Reads a candidate; called for each at most once, when the search reaches it.
+      size: Number of pieces of the union.
+      pieces_of: Function that reads a candidate; called at most once for each candidate, when the
+        search reaches it.
 
     Returns:
       The allocation, of `size` pieces; fewer if all largest candidates together have fewer.
 
     Raises:
-      VocabularyError: The smallest candidates have more pieces together.
+      VocabularyError: The smallest candidates together have more than `size` pieces.
     """
     chosen = dict.fromkeys(sorted(curves), 0)
     held = {language: pieces_of(language, 0) for language in chosen}
-    owners: Counter[str] = Counter()
+    owners: Counter[str] = Counter()  # {piece of the union: number of languages that have it}.
     for pieces in held.values():
         owners.update(pieces.keys())
     if len(owners) > size:
@@ -180,7 +182,7 @@ def allocate(
 def _mixture(
     held: Mapping[str, Mapping[str, float]], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """Returns the probability of each piece, the mean over languages by their weights."""
+    """Returns {piece: probability}, the mean over languages, weighted by `weights`."""
     union: dict[str, float] = {}
     for language, pieces in held.items():
         for piece, score in pieces.items():

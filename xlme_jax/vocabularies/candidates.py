@@ -1,7 +1,7 @@
 """Candidate vocabularies: one SentencePiece model per language and size, with its ALP, on disk.
 
-The largest candidate of a language is trained on its own; each smaller one starts from the pieces
-of the next larger one, which takes a quarter of the time.
+The largest candidate of a language is trained from text alone; each smaller candidate starts from
+the pieces of the next larger one, which takes a quarter of the time.
 
 A candidate is identified by a digest of everything that it depends on: the sampled text, its size
 and the larger ones, the settings and SentencePiece's version. Its files are written once and read
@@ -49,8 +49,8 @@ class LanguageSample:
     Attributes:
       folder: Folder of the file.
       language: Language code.
-      digest: SHA-256 of the text.
-      bytes: Size of the text.
+      digest: SHA-256 of the text, in hexadecimal.
+      bytes: Size of the text in bytes.
     """
 
     folder: str
@@ -60,7 +60,7 @@ class LanguageSample:
 
     @property
     def file(self) -> Path:
-        """File of the text."""
+        """Path of the compressed text."""
         return as_path(self.folder) / f"{self.language}-{self.digest[:16]}.txt.zst"
 
     def read(self) -> list[str]:
@@ -83,7 +83,7 @@ class LanguageSample:
 
 
 def write_sample(folder: str, language: str, texts: Iterable[str]) -> LanguageSample:
-    """Writes the sampled text of a language, unless the file is there.
+    """Writes the sampled text of a language, unless its file exists.
 
     Raises:
       VocabularyError: There is no text.
@@ -105,10 +105,10 @@ class CandidateRequest:
 
     Attributes:
       sample: Text of the language.
-      size: Ids, special ones included, as of `train_model`.
-      character_coverage: Share of the text's characters with their own piece.
-      larger: Sizes of the language's larger candidates. The next larger one gives the pieces from
-        which this one is selected; the largest is trained on its own.
+      size: Number of ids, special ones included, as for `train_model`.
+      character_coverage: Share of the text's characters that are pieces.
+      larger: Sizes of the language's larger candidates, largest first. The pieces of this candidate
+        are selected from those of the next larger one; the largest is trained from text alone.
     """
 
     sample: LanguageSample
@@ -118,7 +118,7 @@ class CandidateRequest:
 
     @property
     def name(self) -> str:
-        """Name of the files, without suffix."""
+        """Name of the candidate's files, without suffix."""
         parts = {
             "format": _FORMAT,
             "sample": self.sample.digest,
@@ -130,7 +130,7 @@ class CandidateRequest:
         return f"{self.sample.language}-{self.size}-{checksum(parts)[:16]}"
 
     def file(self, suffix: str) -> Path:
-        """Returns the file of a suffix, ".model" or ".json"."""
+        """Returns the path of the candidate's file with a suffix, ".model" or ".json"."""
         return as_path(self.sample.folder) / f"{self.name}{suffix}"
 
 
@@ -139,7 +139,7 @@ class VocabularyCandidate:
     """A trained candidate.
 
     Attributes:
-      request: What was asked for.
+      request: Request that the candidate fulfils.
       pieces: Number of pieces, special ones not counted; 0 if the size is too small for the
         characters of the language.
       alp: Average log-probability of the sample, in nats per sentence.
@@ -170,7 +170,7 @@ def find(request: CandidateRequest) -> VocabularyCandidate | None:
 def requests(
     sample: LanguageSample, sizes: Iterable[int], character_coverage: float
 ) -> list[CandidateRequest]:
-    """Returns the candidates of a language, the largest first."""
+    """Returns requests for the candidates of a language, the largest first."""
     ordered = sorted(sizes, reverse=True)
     return [
         CandidateRequest(sample, size, character_coverage, tuple(ordered[:number]))
@@ -185,7 +185,7 @@ def train(
 
     Args:
       requested: All candidates of the language, as `requests` returns them.
-      report: Called with the number of texts after each new candidate.
+      report: Function called with the number of lines of text after each new candidate.
 
     Raises:
       VocabularyError: The text cannot be read or trained on.
@@ -210,7 +210,10 @@ def _train_one(
     Args:
       request: The candidate.
       lines: Its text.
-      larger: The next larger candidate, if there is one.
+      larger: The next larger candidate; None for the largest.
+
+    Returns:
+      The candidate, with 0 pieces if the size is too small for the characters of the text.
     """
     options = {
         "byte_fallback": False,
@@ -253,11 +256,14 @@ def train_all(
       runner: Beam runner; empty: worker processes.
       options: Further Beam options.
 
+    Returns:
+      {request: candidate} of all requests.
+
     Raises:
       ValueError: A sample is damaged, or a worker died.
     """
     all_requests = list(itertools.chain.from_iterable(languages))
-    trained = dict(_found(all_requests))
+    trained = dict(_trained(all_requests))
     pending = [
         of_language
         for of_language in languages
@@ -270,7 +276,7 @@ def train_all(
     else:
         for _ in workers.run(train, pending, processes, None, "candidates", "language"):
             pass
-    trained |= dict(_found(request for request in all_requests if request not in trained))
+    trained |= dict(_trained(request for request in all_requests if request not in trained))
     if missing := [request.name for request in all_requests if request not in trained]:
         raise VocabularyError(
             f"Candidates are missing or damaged after training: {', '.join(missing[:5])}. Workers "
@@ -279,9 +285,10 @@ def train_all(
     return trained
 
 
-def _found(
+def _trained(
     requests: Iterable[CandidateRequest],
 ) -> Iterator[tuple[CandidateRequest, VocabularyCandidate]]:
+    """Yields (request, candidate) of each request whose candidate was trained and is whole."""
     for request in requests:
         if candidate := find(request):
             yield request, candidate
@@ -294,15 +301,17 @@ def curve(candidates: Iterable[VocabularyCandidate]) -> list[VocabularyCandidate
     pieces of a smaller one, are left out.
 
     Raises:
-      VocabularyError: None is left.
+      VocabularyError: No candidate is left.
     """
     usable: list[VocabularyCandidate] = []
-    asked = sorted(candidates, key=lambda candidate: candidate.request.size)
-    for candidate in asked:
-        if candidate.pieces > (usable[-1].pieces if usable else 0):
+    by_size = sorted(candidates, key=lambda candidate: candidate.request.size)
+    most_pieces = 0
+    for candidate in by_size:
+        if candidate.pieces > most_pieces:
             usable.append(candidate)
+            most_pieces = candidate.pieces
     if not usable:
-        last = asked[-1].request
+        last = by_size[-1].request
         raise VocabularyError(
             f"Language {last.sample.language!r} has more characters than its largest candidate has "
             f"ids ({last.size:,}): give larger --candidate_sizes or a lower --character_coverage."

@@ -24,7 +24,7 @@ from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.vocabularies.merging import BYTES, SPECIALS
 from xlme_jax.vocabularies.vocabulary_measures import token_counts
 
-_MOST_SHARE = 0.1  # Of the rate in new text, at which old text may use a new piece.
+_MOST_SHARE = 0.1  # Highest rate of a new piece in old text, relative to its rate in new text.
 _ROUNDS = 6
 _BATCH = 1024
 
@@ -35,9 +35,9 @@ class Changes:
 
     Attributes:
       lines: Number of lines.
-      changed: Lines with other tokens than before.
-      tokens_before: Tokens by the old vocabulary.
-      tokens: Tokens by the extended one.
+      changed: Number of lines whose tokens differ between the vocabularies.
+      tokens_before: Number of tokens by the old vocabulary.
+      tokens: Number of tokens by the extended vocabulary.
     """
 
     lines: int
@@ -61,8 +61,8 @@ def extend(
       lines: Text of the new languages.
       added: Number of pieces to append.
       old_text: Text of the old languages, whose tokens should hardly change.
-      character_coverage: Share of the characters of `lines` that get a piece of their own.
-      allow_smaller: Whether text that does not support as many pieces may give fewer.
+      character_coverage: Share of the characters of `lines` that are pieces.
+      allow_smaller: Whether to append fewer pieces if the text does not support `added`.
 
     Returns:
       The extended vocabulary, a function of the arguments alone.
@@ -93,10 +93,10 @@ def extend(
 def _new_pieces(
     old: Vocabulary, trained: Vocabulary, added: int, lines: Sequence[str], old_lines: Sequence[str]
 ) -> list[tuple[str, float]]:
-    """Returns the pieces and scores that may be appended, the best first.
+    """Returns (piece, score) of the pieces that may be appended, the best first.
 
-    Characters precede all others, because words that contain them need them. Pieces that text of
-    the old languages uses often are left out.
+    Single characters precede longer pieces, because words that contain them need them. Pieces that
+    text of the old languages uses often are left out.
     """
     known = old.scored_pieces()
     shift = math.log(added / len(known))
@@ -115,7 +115,7 @@ def _new_pieces(
 
 
 def changes(old: Vocabulary, new: Vocabulary, lines: Iterable[str]) -> Changes:
-    """Compares the tokens of lines by a vocabulary and by one that extends it."""
+    """Compares the tokens of lines by the vocabulary `old` and by `new`, which extends it."""
     total = changed = before = after = 0
     stream = iter(lines)
     while batch := list(itertools.islice(stream, _BATCH)):

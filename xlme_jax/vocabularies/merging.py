@@ -1,9 +1,9 @@
 """One SentencePiece model with given pieces, whose scores are estimated on text of all languages.
 
-The pieces are seeds of SentencePiece's own trainer, whose EM estimates their scores; they are too
-few for it to prune. It drops pieces with an expected count below a half, which are appended again
-with the lowest score. VoCap's public code reaches the same with a patched trainer, which never
-drops a required piece.
+The pieces are the seeds of SentencePiece's trainer, which estimates their scores by EM; they are
+too few for the trainer to prune. The trainer drops pieces with an expected count below a half,
+which are appended again with the lowest score. VoCap's public code has a patched trainer for this,
+which never drops a required piece.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from sentencepiece import sentencepiece_model_pb2 as model_pb2
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.vocabularies.seeds import train_from
 
-# Ids that are no pieces: <s>, <pad>, </s>, <unk>, <mask>, and the bytes of byte fallback.
+# Numbers of ids that are no pieces: <s>, <pad>, </s>, <unk> and <mask>; and bytes for fallback.
 SPECIALS = 5
 BYTES = 256
 # Rounds of EM. SentencePiece's default, 2, is for each of its many rounds of pruning.
 _ROUNDS = 8
-# The trainer's smallest: it adds no character to those of the pieces, unless they cover less.
+# The smallest coverage that the trainer accepts. It adds no characters to those of the pieces,
+# unless these cover less of the text.
 _LEAST_COVERAGE = 0.98
 
 
@@ -30,7 +31,7 @@ def merge(
     """Returns a vocabulary of exactly these pieces.
 
     Args:
-      pieces: {piece: probability}, where EM starts.
+      pieces: {piece: probability}, from which EM starts.
       texts: Text of all languages in the proportions of training.
       text_bytes: Approximate bytes of the text.
       byte_fallback: Whether characters without a piece are spelled in bytes.
@@ -58,10 +59,16 @@ def merge(
 
 
 def _with_dropped(model: bytes, pieces: Mapping[str, float], size: int) -> bytes:
-    """Appends the pieces that the trainer dropped."""
+    """Returns a model with the pieces that the trainer dropped, with the lowest score.
+
+    Args:
+      model: bytes of the trained model.
+      pieces: {piece: probability} of all pieces.
+      size: number of ids of the vocabulary.
+    """
     proto = model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
-    there = {piece.piece for piece in proto.pieces}
-    dropped = [piece for piece in pieces if piece not in there]
+    trained = {piece.piece for piece in proto.pieces}
+    dropped = [piece for piece in pieces if piece not in trained]
     least = min(piece.score for piece in proto.pieces)
     for piece in dropped[: size - 2 - len(proto.pieces)]:
         proto.pieces.add(piece=piece, score=least)

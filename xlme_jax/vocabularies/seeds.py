@@ -16,20 +16,20 @@ from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
 from xlme_jax.data import vocabulary
 
-# Typical bytes of text per token, only for the scale of the seeds' counts.
+# Typical bytes of text per token, which only determine the scale of the seeds' counts.
 _TOKEN_BYTES = 4
 
 
 def train_from(
     pieces: Mapping[str, float], texts: Iterable[str], text_bytes: int, size: int, **options: Any
 ) -> bytes:
-    """Trains a model whose pieces are single characters and some of these.
+    """Trains a model whose pieces are single characters and some of the given pieces.
 
     Args:
-      pieces: {piece: probability}, where EM starts.
-      texts: Training texts, as of `vocabulary.train_model`.
+      pieces: {piece: probability}, from which EM starts.
+      texts: Training texts, as for `vocabulary.train_model`.
       text_bytes: Approximate bytes of the texts.
-      size: Largest number of ids, as of `vocabulary.train_model`.
+      size: Largest number of ids, as for `vocabulary.train_model`.
       **options: Further options of SentencePiece's trainer.
 
     Returns:

@@ -25,7 +25,7 @@ class Fit:
 
     Attributes:
       sentences: Number of sentences.
-      alp: See `average_log_probability`, in nats per sentence.
+      alp: Average log-probability in nats per sentence (`average_log_probability`).
       tokens: Number of tokens, without `<s>` and `</s>`.
       used: Number of distinct ids that occur.
       tokens_per_word: Tokens per word between white space; says little of languages that write
@@ -82,7 +82,7 @@ def token_counts(
       threads: Number of SentencePiece threads.
 
     Returns:
-      (int64[V], occurrences of each id; N).
+      `(counts, N)`: int64[V], occurrences of each id, and the number of sentences.
     """
     counts, number = np.zeros(vocabulary.size, np.int64), 0
     stream = iter(lines)
@@ -94,10 +94,10 @@ def token_counts(
 
 
 def measure(vocabulary: Vocabulary, lines: Sequence[str]) -> Fit:
-    """Measures a vocabulary on sentences of one language.
+    """Returns the measures of a vocabulary on sentences of one language.
 
     Raises:
-      ValueError: There is no text.
+      ValueError: There is no sentence with a token.
     """
     counts, number = token_counts(vocabulary, lines, os.cpu_count() or 1)
     characters: Counter[str] = Counter()

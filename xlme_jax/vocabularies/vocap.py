@@ -1,4 +1,4 @@
-"""Trains a vocabulary by VoCap (Zheng et al. 2021), as XLM-E Large/XL and XY-LENT have it.
+"""Trains a vocabulary by VoCap (Zheng et al. 2021), as for XLM-E Large/XL and XY-LENT.
 
 Text of every language is sampled and written to the folder of candidates; candidates are trained on
 it (`candidates`), one is chosen for each language (`allocation`), and their union becomes one model
@@ -34,15 +34,16 @@ class VocapConfig:
     Attributes:
       size: Number of ids, special ones and bytes included.
       folder: Folder of the candidates, on disk or in a bucket.
-      sizes: Ids of the candidates of every language, in increasing order. Those larger than `size`
-        are left out.
+      sizes: Numbers of ids of the candidates of every language, sorted at construction. Sizes
+        larger than `size` are left out.
       alpha: Exponent of training's sampling over languages.
       beta: Exponent of the languages' weights (Eq. 2); .7 in the paper.
-      candidate_bytes: Text to sample per language, for candidates and ALP.
-      sample_bytes: Text of all languages to sample for the scores of the pieces.
-      character_coverage: Share of the characters of each language with their own piece.
+      candidate_bytes: Bytes of text to sample per language, for candidates and ALP.
+      sample_bytes: Bytes of text of all languages to sample, for the scores of the pieces.
+      character_coverage: Share of the characters of each language's text that are pieces.
       byte_fallback: Whether other characters are spelled in bytes.
-      allow_smaller: Whether the candidates may have fewer pieces together than asked for.
+      allow_smaller: Whether the vocabulary may have fewer ids than `size`, if all candidates
+        together have too few pieces.
       seed: Seed of the sampling.
       workers: Worker processes; 0: one per core.
       runner: Apache Beam runner; empty: worker processes.
@@ -107,8 +108,8 @@ class TrainedVocabulary:
 
     Attributes:
       vocabulary: The vocabulary.
-      chosen: {language: its candidate}.
-      allocation: The allocation.
+      chosen: {language: candidate that the allocation chose}.
+      allocation: Division of the vocabulary among the languages.
     """
 
     vocabulary: Vocabulary
@@ -167,7 +168,10 @@ def train(texts: Sequence[LanguageText], config: VocapConfig) -> TrainedVocabula
 
 
 def write_samples(texts: Sequence[LanguageText], config: VocapConfig) -> dict[str, LanguageSample]:
-    """Writes the text of each language that its candidates are trained on; returns it by language.
+    """Writes the text on which the candidates of each language are trained.
+
+    Returns:
+      {language: sample}.
 
     Raises:
       VocabularyError: A language has no text.
@@ -185,7 +189,7 @@ def write_samples(texts: Sequence[LanguageText], config: VocapConfig) -> dict[st
 
 
 def _make_folder(folder: Path) -> None:
-    """Raises ValueError if the folder cannot be used, before training starts."""
+    """Creates the folder of candidates; raises ValueError if it cannot be created or written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -199,6 +203,11 @@ def _make_folder(folder: Path) -> None:
 
 
 def _check_size(allocated: Allocation, config: VocapConfig) -> None:
+    """Checks that an allocation has all pieces; logs a warning if fewer are allowed.
+
+    Raises:
+      VocabularyError: There are fewer pieces, which `allow_smaller` does not allow.
+    """
     missing = config.pieces - len(allocated.pieces)
     if not missing:
         return

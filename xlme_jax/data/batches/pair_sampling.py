@@ -43,7 +43,7 @@ def count_matrix(
       pairs: ((language, language), count); counts of the same pair, in either order, are added.
 
     Returns:
-      The languages in alphabetical order, and a symmetric float64[L, L].
+      `(languages, counts)`: the languages in alphabetical order, and float64[L, L], symmetric.
 
     Raises:
       ValueError: a language is paired with itself.
@@ -116,10 +116,11 @@ def _scaled(kernel: np.ndarray, shares: np.ndarray) -> np.ndarray:
       shares: float64[L], row sums.
 
     Returns:
-      float64[L, L].
+      float64[L, L], the scaled matrix.
     """
 
     def value(a: np.ndarray) -> tuple[float, np.ndarray]:
+        """Returns the convex function at `a`, and the scaled matrix."""
         with np.errstate(over="ignore"):
             scaled = np.exp(kernel + a[:, None] + a)
         return float(scaled.sum() / 2 - shares @ a), scaled
@@ -192,17 +193,17 @@ def _corner(
       units: float64[L], scale of the shares for the solver.
 
     Returns:
-      float64[N], a vertex of the polytope, with at most 2L - 1 non-zero entries.
+      float64[N], the entries at a vertex of the polytope, of which at most 2L - 1 are non-zero.
     """
     from scipy import optimize, sparse
 
     least = np.minimum(units[rows], units[columns])
     numbers = np.arange(len(rows))
     values = np.concatenate([least / units[rows], least / units[columns]])
-    places = np.concatenate([rows, columns + len(units)]), np.concatenate([numbers, numbers])
+    indices = np.concatenate([rows, columns + len(units)]), np.concatenate([numbers, numbers])
     solved = optimize.linprog(
         -gains * least / (gains * least).max(),
-        A_eq=sparse.csr_array((values, places)),
+        A_eq=sparse.csr_array((values, indices)),
         b_eq=np.tile(shares / units, 2),
         method="highs-ds",  # The dual simplex method returns a vertex.
         options={"primal_feasibility_tolerance": 1e-10},
@@ -285,12 +286,14 @@ def check_feasible(
 
 
 def _named(languages: Sequence[str], group: np.ndarray) -> str:
+    """Returns the names of up to 8 languages of a group, bool[L], as text."""
     names = [repr(languages[n]) for n in np.flatnonzero(group).tolist()]
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _remedy(counts: np.ndarray, alpha: float, every_pair: bool = True) -> str:
-    """Returns the remedies; alpha=1, the shares in the data, is always feasible."""
+    """Returns a text that proposes the nearest feasible alpha, and other remedies."""
+    # Bisection between `alpha` and 1, the shares in the data, which are always feasible.
     support, good, bad = counts > 0, 1.0, alpha
     for _ in range(12):
         middle = (good + bad) / 2
@@ -350,7 +353,11 @@ def unmet(support: np.ndarray, shares: np.ndarray, least: float = 0.0) -> np.nda
 def _path(
     support: np.ndarray, flow: np.ndarray, demand: np.ndarray, start: int
 ) -> tuple[tuple[list[int], list[int]] | None, np.ndarray]:
-    """Returns a shortest augmenting path from one language, and the languages reached.
+    """Searches for a shortest augmenting path from one language.
+
+    Returns:
+      `(path, reached)`: the left and the right languages on the path, None if there is no path; and
+      bool[L], the left languages that the search reached.
 
     The path goes from a left language to a partner on the right, and back to a left language that
     sends flow there.

@@ -63,7 +63,8 @@ _log = logging.getLogger(__name__)
 
 
 def _count_up(stop: int) -> grain.IterDataset:
-    """Counts 0, 1, 2, ...; the state is the next number. Threads would only slow this down."""
+    """Returns the numbers from 0 to below `stop`; Grain's state is the next number."""
+    # Threads would only slow counting down.
     options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     return grain.MapDataset.range(stop).to_iter_dataset(options)
 
@@ -71,7 +72,11 @@ def _count_up(stop: int) -> grain.IterDataset:
 def _sampled_tasks(
     dataset: PreparedDataset, stream: Stream, split: str
 ) -> tuple[tuple[TaskInfo, ...], np.ndarray]:
-    """Returns the tasks that a stream samples and their positive shares, float64[tasks]."""
+    """Returns the tasks that a stream samples, and their positive shares, float64[tasks].
+
+    Raises:
+      PreparedDataError: tasks are missing or empty, or no pair fits in a row.
+    """
     tasks = stream_tasks(dataset, stream, split)
     if isinstance(stream, PairStream):
         tasks = _fitting(tasks, stream)
@@ -98,11 +103,17 @@ def _sampled_tasks(
 def _shared(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) -> np.ndarray:
     """Returns weights that give the groups of `Stream.shares` their shares, float64[tasks].
 
+    Args:
+      tasks: all tasks of the stream.
+      weights: float64[tasks], which divide each group's share among the tasks of the group.
+      stream: stream with `shares`.
+
     Raises:
       PreparedDataError: a group has no task, or the rest has tasks and no share.
     """
     patterns = [pattern for pattern, _ in stream.shares]
     shares = [share for _, share in stream.shares]
+    # The number of the first pattern that matches each task; -1 without a match.
     group = np.array(
         [
             next((n for n, p in enumerate(patterns) if fnmatch.fnmatchcase(task.name, p)), -1)
@@ -125,10 +136,10 @@ def _shared(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) -> n
 
 
 def _fitting(tasks: tuple[TaskInfo, ...], stream: PairStream) -> tuple[TaskInfo, ...]:
-    """Returns the tasks that have a pair that fits in a row.
+    """Returns the tasks with a pair that fits in a row, and logs a warning about other tasks.
 
-    The others must not get a share, because a sampler of language pairs would then draw their
-    languages too rarely.
+    Tasks without such a pair must not get a share, because a sampler of language pairs would then
+    draw their languages too rarely.
 
     Raises:
       PreparedDataError: no task has such a pair.
@@ -162,6 +173,7 @@ def _stream_batches(
     shard: ProcessShard,
     window_draws: int,
 ) -> grain.IterDataset:
+    """Returns the endless batches of this process for one stream."""
     if isinstance(stream, PairStream):
         plan = PlanRows(reader, stream, sampler, seed, window_draws)
         plans = FlatMapIterDataset(_count_up(LAST), plan)
@@ -208,11 +220,11 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         return batches
 
     def tasks(self) -> dict[str, dict[str, int]]:
-        """Returns what the last batch was drawn from; {} before the first batch.
+        """Returns how often each task was drawn for the last batch; {} before the first batch.
 
         Returns:
           {stream: {task name: count}}, counting this process's rows (monolingual), pairs (bitext)
-          or examples (labelled); tasks without any are absent.
+          or examples (labelled); tasks that were not drawn are absent.
         """
         return {
             stream: {
@@ -225,7 +237,7 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
     def drawn(self) -> dict[str, list[str]]:
         """Returns the task of each draw of the last batch, in order; {} before the first batch.
 
-        A stream has a draw for each of this process's rows, of bitext for each pair, row by row.
+        There is a draw for each of this process's rows; in bitext streams for each pair, by row.
         """
         return {
             stream: [self._task_names[stream][task] for task in drawn]
@@ -233,7 +245,7 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         }
 
     def shares(self) -> dict[str, dict[str, float]]:
-        """Returns the shares of the draws that tasks have now: {stream: {task name: share}}."""
+        """Returns {stream: {task name: current share of the draws}}."""
         shares = {stream: dict(task_shares) for stream, task_shares in self._shares.items()}
         for name, robust in self._robust.items():
             shares[name] = dict(zip(robust.losses.tasks, robust.losses.weights.tolist()))
@@ -254,21 +266,28 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         return {name: share() for name, share in self._first_left_out.items()}
 
     def task_counts(self) -> dict[str, int]:
-        """Returns the number of tasks of each stream whose weights follow their losses."""
+        """Returns {stream: number of tasks} of the streams with `PairStream.robust`."""
         return {name: len(robust.losses.tasks) for name, robust in self._robust.items()}
 
     def observe(self, losses: Mapping[str, Sums]) -> None:
-        """Adds the losses of a step by stream, sums over all processes."""
+        """Adds the losses of a step.
+
+        Args:
+          losses: {stream with `PairStream.robust`: sums of losses over all processes}.
+        """
         for name, sums in losses.items():
             self._robust[name].losses.observe(sums)
 
     def phase_ends(self, step: int, train_steps: int) -> bool:
-        """Returns whether weights change after `step` finished steps, or a run with phases ends."""
+        """Returns whether a phase of a stream, the last one included, ends after `step` steps."""
         due = [robust.losses.due(step, train_steps) for robust in self._robust.values()]
         return any(due) or (bool(due) and step == train_steps)
 
     def next_phase(self, step: int, train_steps: int) -> None:
-        """Begins the phases that are due, with weights from the losses observed until now."""
+        """Begins the next phase of each stream whose phase ends after `step` finished steps.
+
+        The weights of the phase follow from the losses that were observed until now.
+        """
         from xlme_jax.data.batches import pair_losses
 
         self._check_open()
@@ -285,7 +304,7 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
                 )
 
     def phases(self) -> dict[str, dict[str, Any]]:
-        """Returns losses and weights of the phases by stream (`PairLosses.summary`)."""
+        """Returns {stream: losses and weights of its phases} (`PairLosses.summary`)."""
         return {name: robust.losses.summary() for name, robust in self._robust.items()}
 
     def get_state(self) -> dict[str, Any]:
@@ -381,6 +400,7 @@ def _check_position(saved: Any, known: Any, limits: Mapping[str, int], where: st
 
 
 def _close_all(streams: dict[str, grain.DatasetIterator]) -> None:
+    """Ends the threads of all streams, and removes the streams."""
     for iterator in streams.values():
         iterator.close()
     streams.clear()
@@ -474,7 +494,7 @@ def _start(
     window_draws: int,
     prefetch: int,
 ) -> tuple[Sampler, grain.DatasetIterator]:
-    """Returns the sampler of a phase of a stream, and the batches that it draws."""
+    """Returns the sampler of a phase of a stream, and an iterator over the batches it draws."""
     sizes = examples_per_task(reader.tasks, stream)
     sampler = Sampler(reader.tasks, stream, seed, sizes, weights, phase)
     batches = _stream_batches(reader, stream, sampler, seed, shard, window_draws)
@@ -486,6 +506,7 @@ def _start(
 def _pair_losses(
     stream: str, settings: RobustSampling, tasks: tuple[str, ...], weights: np.ndarray
 ) -> PairLosses:
+    """Returns the tracker of a stream's losses; raises ValueError for a bad baseline file."""
     from xlme_jax.data.batches import pair_losses
 
     path = settings.baseline
@@ -496,7 +517,7 @@ def _pair_losses(
 def _first_left_out(
     reader: TaskReader, stream: PairStream, sampler: Sampler, seed: int, draws: int
 ) -> float:
-    """Returns the share of skipped items in the first window of a stream."""
+    """Returns the share of the items in the first window of a stream that do not fit in a row."""
     return PlanRows(reader, stream, sampler, seed, draws).left_out(0)
 
 

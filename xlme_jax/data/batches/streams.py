@@ -40,7 +40,7 @@ class Stream(abc.ABC):
     Attributes:
       name: key of the stream in a batch.
       rows: rows of the global batch.
-      length: tokens per row; the most, if a row has one labelled example (`row_lengths`).
+      length: tokens per row; for labelled examples, the maximum (`row_lengths`).
       alpha: exponent of the sampling weights p_j ∝ m_j^alpha of tasks with sizes m_j.
       tasks: patterns of task names (`fnmatch`); empty for all tasks of the kind.
       weight: factor on the stream's losses at every step. Rows of a stream with weight 0 are still
@@ -48,12 +48,13 @@ class Stream(abc.ABC):
       weights: a schedule instead of `weight`, as points (step, weight): linear between points,
         constant before the first and after the last. ((0, 0.0), (1000, 0.0), (1001, 1.0))
         disables the stream for the first 1,000 steps.
-      shares: (pattern, share): together, the tasks whose names match the pattern, and no earlier
-        one, get this share of the draws; all other tasks get the rest. `alpha` divides a share
-        among its tasks. (("pubmed*", 0.5),) trains on a new domain and on the old data alike.
+      shares: entries (pattern, share): the tasks whose names match the pattern, and no earlier
+        pattern, together get this share of the draws; all other tasks get the rest. `alpha`
+        divides a share among its tasks. (("pubmed*", 0.5),) trains on a new domain and on the old
+        data alike.
     """
 
-    kind: ClassVar[str]  # Of its tasks in the prepared data.
+    kind: ClassVar[str]  # Kind of the stream's tasks in the prepared data.
 
     name: str
     rows: int
@@ -81,6 +82,7 @@ class Stream(abc.ABC):
         self._check_weights(where)
 
     def _check_weights(self, where: str) -> None:
+        """Raises ValueError if `weight` or `weights` are invalid, or both are given."""
         if not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(f"{where}: weight={self.weight} must be a number of at least 0")
         if not self.weights:
@@ -113,23 +115,23 @@ class Stream(abc.ABC):
         return "joint"
 
     def size(self, task: TaskInfo) -> int:
-        """Returns m_j, the size of a task, which `alpha` weights."""
+        """Returns m_j, the size of a task, to which `alpha` is applied."""
         return task.examples
 
     @abc.abstractmethod
     def order_settings(self) -> dict[str, object]:
-        """Returns the settings beyond name, kind, length and alpha that affect rows or order.
+        """Returns {name: value} of settings beyond `Stream`'s that affect the rows or their order.
 
-        Their names and values are those of `choices`.
+        `choices` leaves out those with default values.
         """
 
     def matches(self, task: TaskInfo) -> bool:
-        """Returns whether `tasks` names a task, alone or by a pattern."""
+        """Returns whether a pattern of `tasks` matches the name of a task."""
         patterns = self.tasks or ("*",)
         return any(fnmatch.fnmatchcase(task.name, pattern) for pattern in patterns)
 
     def draws_languages(self, tags: tuple[str, ...]) -> bool:
-        """Returns whether tasks of these languages are drawn."""
+        """Returns whether tasks with these canonical language tags are drawn; here, all are."""
         del tags
         return True
 
@@ -228,6 +230,7 @@ class PairStream(Stream):
         self._check_sampling(where)
 
     def _check_sampling(self, where: str) -> None:
+        """Raises ValueError if settings of the sampling are invalid or contradict each other."""
         if not (math.isfinite(self.smoothing) and self.smoothing >= 0):
             raise ValueError(f"{where}: smoothing={self.smoothing} must be a number of at least 0")
         if self.smoothing and self.sampling != "sinkhorn":
@@ -335,8 +338,9 @@ def stream_tasks(
     """Returns the tasks that a stream samples, sorted by name.
 
     Raises:
-      PreparedDataError: no task or no match of a pattern exists, a task is empty, or labelled tasks
-        have different label counts or do not fit in the rows.
+      PreparedDataError: there is no task, a pattern matches no task, a task is empty, languages or
+        directions of pairs have no task, or labelled tasks have different kinds of labels or do not
+        fit in the rows.
     """
     where = f"stream {stream.name!r}"
     known = [task for task in dataset.tasks if (task.kind, task.split) == (stream.kind, split)]
@@ -382,7 +386,8 @@ def _drawn_pairs(stream: PairStream, tasks: Sequence[TaskInfo]) -> list[TaskInfo
     """Returns the tasks whose languages a stream of pairs draws.
 
     Raises:
-      PreparedDataError: there is none, or none for a direction, or one has an unlisted language.
+      PreparedDataError: there is no such task, no task for a direction, or a task with a language
+        that the layout does not list.
     """
     where, layout = f"stream {stream.name!r}", stream.layout
     chosen = [task for task in tasks if stream.draws_languages(task.tags)]
@@ -427,7 +432,7 @@ def held_out_tasks(dataset: PreparedDataset, stream: Stream) -> tuple[TaskInfo, 
 
 
 def items_per_step(streams: Sequence[Stream]) -> dict[str, int]:
-    """Returns the maximum pairs per step of each stream that limits the pairs per row."""
+    """Returns {stream: maximum items per step} of the streams with `pairs_per_row`."""
     return {
         stream.name: stream.rows * stream.pairs_per_row
         for stream in streams
