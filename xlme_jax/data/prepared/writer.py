@@ -408,11 +408,8 @@ class LabelledWriter(TaskWriter):
             # Pairs (start, end) with 0 <= start <= end < size; even labels are the starts.
             in_example = (labels >= 0) & (labels < np.repeat(sizes, 2))
             in_order = labels >= np.repeat(labels[::2], 2)
-            is_valid = bool(np.all(in_example & in_order))
-        else:
-            is_valid = True
-        if not is_valid:
-            raise ValueError(f"task {self.name}: an answer is not a token range of its example")
+            if not np.all(in_example & in_order):
+                raise ValueError(f"task {self.name}: an answer is not a token range of its example")
         self._count(sizes)
         self._lengths.append(sizes.astype("<u2"))
         ends, content = 4 * np.cumsum(counts), labels.astype("<i4").tobytes()
