@@ -18,20 +18,20 @@ from xlme_jax.model.encoder import EncoderConfig
 
 Params = Any
 Rows = Mapping[str, jax.Array]
-# State that a system carries from step to step besides its weights.
+# State besides the weights that a system carries from step to step.
 Carried = Any
 # Outputs for `Carry.next`: trees of arrays whose first axis is the rows of the batch.
 PerRow = Mapping[str, Any]
-# {stream: {"tokens", "segment_ids", "positions", "rows"}}: int32[B, L] thrice and int32[B], the
-# index of each row in the global batch, from which all of its randomness derives. Marked streams
-# have "starts" too, int32[B, S], labelled ones "labels", and those with `PairStream.robust`
-# "tasks", int32[B, L], the task number of each token.
+# {stream: {"tokens", "segment_ids", "positions", "rows"}}: three arrays int32[B, L]; and int32[B],
+# the index of each row in the global batch, from which all randomness of the row derives. Marked
+# streams also have "starts", int32[B, S]; labelled streams have "labels"; streams with
+# `PairStream.robust` have "tasks", int32[B, L], the task number of each token.
 Batch = Mapping[str, Rows]
 # Denominators of the losses per stream: sums over the whole global batch.
 Totals = Mapping[str, Mapping[str, jax.Array]]
-# {name: (numerator, denominator)}. Micro-batches add both up; the ratio is what is logged.
+# {name: (numerator, denominator)}. Both are summed over micro-batches; their ratio is logged.
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
-# {stream: (rows, length)}
+# {stream: (rows of a batch, tokens per row)}
 Shapes = Mapping[str, tuple[int, int]]
 
 
@@ -41,8 +41,9 @@ class StreamInput:
 
     Attributes:
       kind: "monolingual", "bitext" or "labelled" (`Stream.kind`).
-      layout: of a pair within a row: "joint", "sides" or "translations" (`pair_layouts`); of
-        running text, "sides" if pieces are split (`TextStream.split_pieces`).
+      layout: how a pair lies within a row: "joint", "sides" or "translations"
+        (`data.batches.pair_layouts`); for running text, "sides" if pieces are split
+        (`TextStream.split_pieces`).
       marked: whether batches have "starts", the first position of each segment
         (`Sides.pairs_per_row`).
       languages: the languages whose numbers batches have as "languages" (`Translations`).
@@ -79,11 +80,11 @@ class LossOutputs(NamedTuple):
     """What `Objective.loss` returns of a (micro-)batch.
 
     Attributes:
-      losses: {stream, or "stream/part": float32[]}, shares of the losses that add up to the loss,
-        each times the weight of its stream (`Stream.weight`).
-      metrics: what is logged.
+      losses: {stream, or "stream/part": float32[]}, the batch's shares of the losses. The loss is
+        their sum, each times the weight of its stream (`Stream.weight`).
+      metrics: {name: (numerator, denominator)}, what is logged.
       per_row: outputs for `Carry.next`.
-      task_losses: {"stream/part": losses of tokens}, of streams with "tasks".
+      task_losses: {"stream/part": losses of tokens}, for streams with "tasks".
     """
 
     losses: Mapping[str, jax.Array]
@@ -92,11 +93,11 @@ class LossOutputs(NamedTuple):
     task_losses: Mapping[str, TaskLosses] = {}
 
     def loss(self, weights: Mapping[str, jax.Array] = types.MappingProxyType({})) -> jax.Array:
-        """Returns the share of the loss, the sum of the losses, float32[].
+        """Returns the batch's share of the loss: the weighted sum of `losses`, float32[].
 
         Args:
-          weights: factors by stream; other streams have 1. An objective's metrics and task losses
-            are without them.
+          weights: {stream: factor on its losses}; missing streams have the factor 1. Metrics and
+            task losses do not include these factors.
         """
         loss = jnp.zeros(())
         for name, share in self.losses.items():
@@ -107,16 +108,18 @@ class LossOutputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderView:
-    """An encoder and its part of an objective's weights.
+    """An encoder, and the part of an objective's weights that belongs to it.
 
     Attributes:
       config: shape of the encoder.
-      encode: (params, rows, dropout seeds uint32[B] or None) -> hidden states [B, L, D] of the
-        embeddings and of each layer. Accepts all weights, or the part that `params` returns.
-      params: returns the part of the weights that `encode` reads, which is exported, fine-tuned,
-        and counted as the model's parameters in the papers.
-      encode_first: like `encode`, but returns only the last layer's states of the first tokens,
-        [B, 1, D], and computes that layer for them alone; None computes all.
+      encode: function of (weights, rows, dropout seeds uint32[B] or None) that returns the hidden
+        states [B, L, D] of the embeddings and of each layer. The weights are all of the
+        objective's, or the part that `params` returns.
+      params: function that returns the part of all weights that `encode` reads. This part is
+        exported, fine-tuned, and counted as the model's parameters in the papers.
+      encode_first: function of the arguments of `encode` that returns only the last layer's states
+        of the first tokens, [B, 1, D], and computes that layer for these tokens alone. If None,
+        `first` computes all states.
     """
 
     config: EncoderConfig
@@ -138,11 +141,11 @@ class Carry:
     """State besides the weights, such as a momentum encoder and its queue.
 
     Attributes:
-      init: params -> state at step 0.
-      next: (params, carried, per_row) -> state after a step, from the new weights and the per-row
-        outputs of the whole batch.
-      ready: carried -> whether training may begin. Until then the loop computes the per-row outputs
-        of batches and updates only this state, not the weights.
+      init: function from the weights to the state at step 0.
+      next: function of (weights, state, per-row outputs) that returns the state after a step, from
+        the new weights and the outputs of the whole batch.
+      ready: function from the state to whether training may begin. Until then the loop computes the
+        per-row outputs of batches and updates only this state, not the weights.
     """
 
     init: Callable[[Params], Carried]
@@ -155,13 +158,13 @@ class WarmStart:
     """How weights are initialized from a checkpoint of another system.
 
     Attributes:
-      new: top-level names of `params` that the checkpoint may lack, such as the head of a new task.
-      counterparts: dotted path in `params` -> path in a masked language model that initializes it,
-        used if the checkpoint has none of the top-level names. All other weights keep their random
-        initialization.
-      template: rng -> boxed random weights as the checkpoint has them, if they differ from `params`
-        in more than names; then `new` and `counterparts` refer to these.
-      derive: weights like the template's -> those of `params` that they initialize.
+      new: top-level names of `params` that the checkpoint may lack, such as a new task's head.
+      counterparts: {dotted path in `params`: path in a masked language model that initializes it},
+        applied if the checkpoint has no top-level name of `params`. Other weights stay random.
+      template: function from a random key to boxed weights in the checkpoint's form, needed if that
+        form differs from `params` in more than names. If it is given, `new` and `counterparts`
+        refer to names of the template instead of `params`.
+      derive: function from weights in the template's form to the `params` that they initialize.
     """
 
     new: tuple[str, ...] = ()
@@ -199,8 +202,8 @@ class Panel:
       title: subject of the plot.
       good: what the curves of a healthy run look like.
       unit: label of the vertical axis.
-      lines: (metric without its stream, suffix of the label, line style "-", "--" or ":"); solid
-        lines are also drawn for held-out text.
+      lines: for each line, (metric without its stream, suffix of the label, line style "-", "--" or
+        ":"); solid lines are also drawn for held-out text.
       limits: lower and upper limit of the vertical axis; None fits the data.
     """
 
@@ -233,15 +236,18 @@ class Diagnostics:
     """What the log, the planner and the report need to know about a system.
 
     Attributes:
-      flops: floating-point operations of a train step by part, from {stream: (rows, length)}.
-      alarms: problems of a run, from the metrics of one log line. Missing and NaN metrics raise no
-        alarm. The text before the first colon identifies the alarm and its stream and does not
-        change between log lines; the text after it has the values, their meaning and a remedy. An
-        untrained model raises every alarm: the loop decides from which step to check.
-      encoders: encoders besides the exported one by name, evaluated in addition to it.
+      flops: function from {stream: (rows, length)} to {part of the model: floating-point operations
+        of a train step}.
+      alarms: function from the metrics of one log line to texts, one per problem of the run.
+        Missing and NaN metrics raise no alarm. The text before the first colon identifies the alarm
+        and its stream and does not change between log lines; the text after it has the values,
+        their meaning and a remedy. An untrained model raises every alarm: the loop decides from
+        which step to check.
+      encoders: {name: encoder}, the encoders that are evaluated in addition to the exported one.
       panels: plots of the report.
-      derived: metrics that are computed from others of the same stream for the report, by name:
-        {metric: value} -> value, NaN where it is undefined. Logged metrics take precedence.
+      derived: {name: function}, metrics of the report that are computed from logged metrics. Each
+        function maps the metrics of a stream, {metric: value}, to a value, NaN where it is
+        undefined. If a metric of the same name is logged, the logged values are used.
       baselines: comparisons of the report.
       is_pretraining: whether the FLOPs count as cost of pre-training (XLM-E, Table 4).
     """
@@ -293,20 +299,20 @@ class Objective(Protocol):
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> LossOutputs:
-        """Returns a micro-batch's shares of the losses, metrics, and per-row outputs.
+        """Returns a micro-batch's shares of the losses, its metrics, and its per-row outputs.
 
-        The shares add up to the loss of the whole batch: all are divided by the same `totals` and
-        read the same `carried`, which changes once per step.
+        The shares of all micro-batches add up to the loss of the whole batch: all are divided by
+        the same `totals` and computed with the same `carried`, which changes once per step.
         """
 
     def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
         """Wraps the configured optimizer, for example to freeze weights during the first steps.
 
-        The loop passes the step to its `update` as the extra argument `step`: int32[].
+        The loop calls `update` of the returned optimizer with the extra argument `step`, int32[].
         """
 
     def check(self, run: RunFacts) -> None:
-        """Raises ValueError, naming the field and the remedy, if the system cannot train so."""
+        """Raises ValueError, naming the field and the remedy, if the run cannot train the system."""
 
 
 class PlainObjective:
@@ -318,7 +324,7 @@ class PlainObjective:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Names of the streams."""
+        """The names of the streams."""
         return tuple(self.inputs)
 
     def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -327,7 +333,7 @@ class PlainObjective:
 
 
 def init_carried(objective: Objective, params: Params) -> Carried:
-    """Returns the carried state at step 0; {} for objectives without any."""
+    """Returns the carried state at step 0; {} for objectives that carry none."""
     return objective.carry.init(params) if objective.carry else {}
 
 

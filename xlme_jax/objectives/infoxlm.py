@@ -49,7 +49,7 @@ class XLCoConfig:
 
     Attributes:
       layer: layer whose `<s>` states are contrasted, 0 the embeddings; 8 in Base, 12 in Large.
-      queue_size: K, negatives.
+      queue_size: K, number of negatives.
       momentum: share of the momentum encoder that each step keeps. 0 makes it the query encoder
         ("-Momentum", Table 7). .999 in the paper; the command in the public code has .9999.
       temperature: divisor of the dot products; only in the public code.
@@ -57,7 +57,8 @@ class XLCoConfig:
       mask_inputs: corrupt the contrasted sentences as for MLM. The public code, which produced the
         paper's results, does; the paper does not mention it.
       both_directions: use second sentences as queries and first ones as keys, too. Both encoders
-        read both anyway; there are twice as many queries, and the queue turns over twice as fast.
+        read both sentences anyway; there are twice as many queries, and the queue turns over twice
+        as fast.
         The paper's equation has one direction.
     """
 
@@ -144,7 +145,7 @@ class InfoXLM(XLM):
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """Those of XLM, and FLOPs, an alarm and plots of the contrast."""
+        """The diagnostics of XLM, and FLOPs, an alarm and plots of the contrast."""
         xlm, settings = super().diagnostics, self.config.contrast
         if settings is None:
             return xlm
@@ -171,14 +172,17 @@ class InfoXLM(XLM):
         """Returns the momentum encoder, a copy of the query encoder, and an empty queue."""
         settings = self.config.contrast
         assert settings is not None
-        # A copy to the compiler as well, because the step donates both buffers.
+        # `jnp.copy`, so that compiled code too has two buffers: the step donates both.
         key = jax.tree.map(jnp.copy, self._contrasted(params))
         shape = (settings.queue_size, self.config.encoder.hidden_size)
         queue = nn.LogicallyPartitioned(jnp.zeros(shape), ("queue", None))
         return {"key": key, "queue": queue, "count": jnp.zeros((), jnp.int32)}
 
     def _next_carried(self, params: Params, carried: Carried, per_row: PerRow) -> Carried:
-        """Moves the momentum encoder towards the new weights and the new keys into the queue."""
+        """Returns the state after a step.
+
+        The momentum encoder moves towards the new weights, and the queue receives the new keys.
+        """
         settings = self.config.contrast
         assert settings is not None
         momentum = settings.momentum
@@ -221,16 +225,18 @@ class InfoXLM(XLM):
             )
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns masked and real tokens of each stream, and pairs to contrast."""
+        """Returns the numbers of masked and real tokens of each stream, and of pairs to contrast."""
         totals = {name: dict(values) for name, values in super().totals(batch).items()}
         if self.config.contrast is not None:
             pairs = self._pairs(batch[STREAM])[2].sum().astype(jnp.float32)
             totals[STREAM] = {"pairs": jnp.maximum(pairs, 1.0)}
         if self.config.mean == "items":
-            counted = {name: "masked" for name in self.masked_streams}
-            counted |= {STREAM: "pairs"} if self.config.contrast else {}
-            every = jnp.stack([totals[name][what] for name, what in counted.items()]).sum()
-            totals = {name: {**totals[name], what: every} for name, what in counted.items()}
+            items = {name: "masked" for name in self.masked_streams}
+            if self.config.contrast:
+                items[STREAM] = "pairs"
+            # All losses have one denominator, the sum of the numbers of their items.
+            total = jnp.stack([totals[name][item] for name, item in items.items()]).sum()
+            totals = {name: {**totals[name], item: total} for name, item in items.items()}
         return totals
 
     def loss(
@@ -252,7 +258,7 @@ class InfoXLM(XLM):
     def read(
         self, batch: Batch, rng: jax.Array, params: Params | None = None
     ) -> dict[str, Reading]:
-        """Returns what the loss reads of a batch in the step of `rng`; see `reading`."""
+        """Returns what the loss reads of a batch in the step of `rng`; see `abilities.Reads`."""
         readings = super().read(batch, rng, params)
         settings = self.config.contrast
         if settings is not None and settings.mask_inputs:
@@ -261,7 +267,7 @@ class InfoXLM(XLM):
         return readings
 
     def _contrast_keys(self, rng: jax.Array) -> jax.Array:
-        """Returns the keys of masks, and of dropout in the query and the momentum encoder."""
+        """Returns the random keys of masks, of the query encoder's dropout, and of the momentum's."""
         return jax.random.split(stream_rng(rng, STREAM), 3)
 
     def _mask_contrasted(self, rows: Rows, rng: jax.Array) -> MaskedBatch:
@@ -273,12 +279,24 @@ class InfoXLM(XLM):
         carried: Carried,
         rows: Mapping[str, jax.Array],
         total: jax.Array,
-        keys: jax.Array,
+        rngs: jax.Array,
     ) -> tuple[jax.Array, PerRow, Metrics]:
-        """Returns the share of the mean over `total` pairs, the keys of all rows, and metrics."""
+        """Contrasts the pairs of the contrast stream.
+
+        Args:
+          params: all weights.
+          carried: the momentum encoder and its queue.
+          rows: rows of the stream.
+          total: float32[], number of pairs in the whole batch.
+          rngs: the random keys of `_contrast_keys`.
+
+        Returns:
+          The losses' sum divided by `total`; the keys [B, P, D] of all rows for the queue, and
+          which of them are keys of pairs; and the metrics.
+        """
         settings = self.config.contrast
         assert settings is not None
-        mask_rng, query_rng, key_rng = keys
+        mask_rng, query_rng, key_rng = rngs
         query_columns, key_columns, is_pair = self._pairs(rows)
         if settings.mask_inputs:
             rows = self._mask_contrasted(rows, mask_rng).rows
@@ -288,7 +306,7 @@ class InfoXLM(XLM):
         query, key = (x.reshape(-1, x.shape[-1]) for x in (queries, keys))
         contrasts = contrast.contrast(query, key, queue, settings.temperature)
         query, key = contrast.directions(query), contrast.directions(key)
-        # The product with the mean direction is the mean cosine with the whole queue.
+        # A unit vector's product with the mean of unit vectors is the mean of its cosines with them.
         queue_cosine = query @ contrast.directions(queue).mean(axis=0)
         weight = is_pair.reshape(-1).astype(jnp.float32)
         count = weight.sum()
@@ -304,19 +322,35 @@ class InfoXLM(XLM):
         return summed / total, {"keys": keys, "is_key": is_pair}, metrics
 
     def _pairs(self, rows: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Columns of the `<s>` of queries and of their keys, int32[B, P], and which are pairs."""
+        """Returns the columns of the `<s>` of the sentences that are contrasted.
+
+        Returns:
+          Columns of queries and of their keys, int32[B, P] each, -1 for absent sentences; and
+          bool[B, P], whether both sentences exist.
+        """
         settings = self.config.contrast
         assert settings is not None
         first, second = rows["starts"][:, ::2], rows["starts"][:, 1::2]
         if settings.both_directions:
-            both = jnp.concatenate([first, second], 1), jnp.concatenate([second, first], 1)
-            first, second = both
+            queries = jnp.concatenate([first, second], 1)
+            keys = jnp.concatenate([second, first], 1)
+            first, second = queries, keys
         return first, second, (first >= 0) & (second >= 0)
 
     def _represent(
         self, weights: Params, rows: Mapping[str, jax.Array], columns: jax.Array, rng: jax.Array
     ) -> jax.Array:
-        """Returns float32 projected states [B, P, D] of the tokens at columns [B, P]."""
+        """Returns the projected states of the tokens at some columns of each row.
+
+        Args:
+          weights: weights of the query or the momentum encoder, as `_contrasted` selects them.
+          rows: the rows.
+          columns: int32[B, P]; absent ones (-1) are read as column 0.
+          rng: random key of dropout.
+
+        Returns:
+          float32[B, P, D]; vectors of length 1 with `XLCoConfig.normalize`.
+        """
         settings = self.config.contrast
         assert settings is not None
         states: Any = self._reader.apply(

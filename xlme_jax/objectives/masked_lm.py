@@ -1,6 +1,7 @@
 """Masked language modelling, shared by several objectives.
 
-On "monolingual" rows it is MLM; on "bitext" rows, where a translation pair shares a segment, TLM.
+On "monolingual" rows the task is MLM; on "bitext" rows, where a translation pair shares a segment,
+it is TLM.
 """
 
 import dataclasses
@@ -39,6 +40,8 @@ STREAMS = ("monolingual", "bitext")
 class MaskingConfig:
     """How tokens are chosen for prediction, and what replaces them.
 
+    It says which tokens may be masked; `ops.masking` draws the masked tokens and replacements.
+
     Attributes:
       rate: share of the maskable tokens of a row to predict.
       split: shares of these that become `<mask>`, a random token, or stay (sum 1).
@@ -59,12 +62,15 @@ class MaskingConfig:
             )
 
     def maskable(self, rows: Mapping[str, jax.Array]) -> jax.Array:
-        """Returns bool[B, L]: all but padding, `</s>` and, unless `mask_bos` is set, `<s>`."""
+        """Returns which tokens may be masked, bool[B, L]; `ops.masking.choose_masked` draws them.
+
+        These are all but padding, `</s>` and, unless `mask_bos` is set, `<s>`.
+        """
         tokens = rows["tokens"]
-        special = (tokens == PAD_ID) | (tokens == EOS_ID)
+        is_special = (tokens == PAD_ID) | (tokens == EOS_ID)
         if not self.mask_bos:
-            special = special | (tokens == BOS_ID)
-        return (rows["segment_ids"] > 0) & ~special
+            is_special = is_special | (tokens == BOS_ID)
+        return (rows["segment_ids"] > 0) & ~is_special
 
 
 class MaskedLMObjective(PlainObjective):
@@ -72,15 +78,17 @@ class MaskedLMObjective(PlainObjective):
 
     Args:
       model: the network.
-      predict: name of its method from corrupted rows to a `VocabularyPrediction`; its arguments are
-        those of `model.electra.MaskedLM.__call__`.
+      predict: name of the network's method that predicts the tokens of corrupted rows. The method
+        has the arguments and the result of `model.electra.MaskedLM.__call__`.
       masking: how tokens are chosen and corrupted.
       vocab_size: V.
       translation_pairs: whether there is a bitext stream.
       bitext_masking: masking of the bitext stream; None for `masking`.
 
     Attributes:
-      keys_per_stream: random keys that a stream needs in a step (`stream_keys`).
+      inputs: the masked streams.
+      masked_streams: names of the masked streams.
+      keys_per_stream: number of random keys that a stream needs in a step (`stream_keys`).
     """
 
     keys_per_stream: int = 2
@@ -108,11 +116,11 @@ class MaskedLMObjective(PlainObjective):
         return self.model.init(rng, *_example(self.vocab_size))["params"]
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns masked and real tokens of each stream."""
+        """Returns the numbers of masked and of real tokens of each stream, float32[] each."""
         return {name: _totals(self._maskings[name], batch[name]) for name in self.masked_streams}
 
     def stream_keys(self, rng: jax.Array, stream: str) -> jax.Array:
-        """Returns the random keys of a stream in a step: that of its masks comes first.
+        """Returns the random keys of a stream in a step; the first is the key of its masks.
 
         Args:
           rng: key of the step.
@@ -124,7 +132,7 @@ class MaskedLMObjective(PlainObjective):
         return jax.random.split(stream_rng(rng, stream), self.keys_per_stream)
 
     def mask(self, rows: Rows, mask_rng: jax.Array, stream: str) -> "MaskedBatch":
-        """Chooses and corrupts tokens of rows of a stream, as its masking says."""
+        """Returns rows of a stream with tokens chosen and corrupted by the stream's masking."""
         return MaskedBatch.draw(self._maskings[stream], rows, mask_rng, self.vocab_size)
 
     def predict(
@@ -135,7 +143,18 @@ class MaskedLMObjective(PlainObjective):
         dropout_rng: jax.Array,
         stream: str = STREAMS[0],
     ) -> tuple["MaskedBatch", VocabularyPrediction]:
-        """Masks rows of a stream, as its masking says, and predicts the original tokens."""
+        """Masks rows of a stream and predicts the original tokens.
+
+        Args:
+          params: all weights.
+          rows: the rows, not yet masked.
+          mask_rng: random key of the masks.
+          dropout_rng: random key of dropout.
+          stream: name of the stream, whose masking is used.
+
+        Returns:
+          The masked rows, and the predictions of the masked tokens, [B, M] each.
+        """
         masked = self.mask(rows, mask_rng, stream)
         return masked, self._predict_masked(
             params, masked, dropout.seeds(dropout_rng, rows["rows"])
@@ -158,7 +177,7 @@ class MaskedLMObjective(PlainObjective):
     def read(
         self, batch: Batch, rng: jax.Array, params: Params | None = None
     ) -> dict[str, Reading]:
-        """Returns what the loss reads of a batch in the step of `rng`; see `reading`."""
+        """Returns what the loss reads of a batch in the step of `rng`; see `abilities.Reads`."""
         readings = {}
         for name in self.masked_streams:
             keys = self.stream_keys(rng, name)
@@ -172,8 +191,16 @@ class MaskedLMObjective(PlainObjective):
     def _read_predicted(
         self, name: str, params: Params, rows: Rows, masked: "MaskedBatch", keys: jax.Array
     ) -> Reading:
-        """Returns the reading of a stream's masked rows, with what is predicted of them."""
-        del name
+        """Returns the reading of a stream's masked rows, with predictions of the masked tokens.
+
+        Args:
+          name: name of the stream.
+          params: all weights.
+          rows: the rows before masking.
+          masked: the masked rows.
+          keys: the stream's random keys (`stream_keys`).
+        """
+        del name  # For subclasses, whose streams have different tasks.
         seeds = dropout.seeds(keys[1], rows["rows"])
         prediction = self._predict_masked(params, masked, seeds)
         of_best = self._predict_masked(params, masked.of(prediction.argmax), seeds)
@@ -182,7 +209,7 @@ class MaskedLMObjective(PlainObjective):
     def fill(self, params: Params, rows: Rows, positions: jax.Array) -> jax.Array:
         """Returns logits of all tokens at positions [B, M] of rows with `<mask>`, float32[B, M, V].
 
-        Without dropout; for few positions, as all V are computed at once.
+        There is no dropout. The logits of all positions are in memory at once: pass few positions.
         """
         scores: Any = self.model.apply({"params": params}, rows, positions, method="logits_at")
         return scores
@@ -191,7 +218,7 @@ class MaskedLMObjective(PlainObjective):
 class OneEncoder(MaskedLMObjective):
     """A masked language model whose only encoder, `config.encoder`, is the exported one.
 
-    `params` are those of `model.electra.MaskedLM`, and any that an objective adds to them.
+    The weights are those of `model.electra.MaskedLM`; an objective may add others.
     """
 
     config: Any
@@ -208,7 +235,7 @@ class OneEncoder(MaskedLMObjective):
         rows: Mapping[str, jax.Array],
         dropout_seeds: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """Returns the hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
+        """Returns the encoder's hidden states: embeddings, then each layer, [B, L, D] each."""
         states: list[jax.Array] = self._run_encoder(params, rows, dropout_seeds, all_layers=True)
         return states
 
@@ -233,7 +260,7 @@ class OneEncoder(MaskedLMObjective):
         check_lengths("encoder", self.config.encoder, run.lengths)
 
     def encoder_params(self, params: Params) -> Params:
-        """Returns the encoder and its tables."""
+        """Returns the weights of the encoder and its embedding tables."""
         return {name: params[name] for name in ("tokens", "positions", "encoder") if name in params}
 
 
@@ -243,11 +270,11 @@ class MaskedBatch:
     """Rows ready for masked language modelling; arrays [B, M] unless stated.
 
     Attributes:
-      rows: the batch with corrupted tokens, int32[B, L] each.
-      positions: masked positions.
-      is_masked: False in unused slots.
-      targets: original tokens.
-      uniforms: float32[B, M, chunks, 2], randomness for sampling replacements.
+      rows: the arrays of the batch, with corrupted "tokens".
+      positions: int32, masked positions.
+      is_masked: bool, False in unused slots.
+      targets: int32, original tokens.
+      uniforms: float32[B, M, chunks, 2], random numbers from which predictions are sampled.
     """
 
     rows: Mapping[str, jax.Array]
@@ -264,7 +291,14 @@ class MaskedBatch:
         rng: jax.Array,
         vocab_size: int,
     ) -> "MaskedBatch":
-        """Chooses and corrupts tokens."""
+        """Chooses and corrupts tokens.
+
+        Args:
+          config: which tokens may be masked, and the shares to mask and to replace.
+          rows: the rows before masking.
+          rng: random key of the masks.
+          vocab_size: V.
+        """
         keys = jax.vmap(lambda key: jax.random.split(key, 3))(masking.row_keys(rng, rows["rows"]))
         maskable = config.maskable(rows)
         positions, is_masked = masking.choose_masked(keys[:, 0], maskable, config.rate)
@@ -282,10 +316,14 @@ class MaskedBatch:
         return cls({**rows, "tokens": corrupted}, positions, is_masked, targets, uniforms)
 
     def loss(self, prediction: VocabularyPrediction, total: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Returns the sum of the masked tokens' losses over `total`, those of the whole batch.
+        """Returns the sum of the masked tokens' losses divided by `total`, and metrics.
 
-        The metric `sampled_diversity` is the number of different samples in each row over that of
-        different originals: about 1 if the samples are like text, whatever the loss.
+        The metric `sampled_diversity` is the number of different samples in each row divided by the
+        number of different originals: about 1 if the samples are like text, whatever the loss.
+
+        Args:
+          prediction: predictions of the masked tokens, [B, M] each.
+          total: float32[], number of masked tokens of the whole batch.
         """
         weight = self.is_masked.astype(jnp.float32)
         count = weight.sum()
@@ -307,7 +345,7 @@ class MaskedBatch:
         return dataclasses.replace(self, targets=tokens)
 
     def reading(self, guesses: Mapping[str, Guess] = types.MappingProxyType({})) -> Reading:
-        """Returns the corrupted rows and what was predicted of them."""
+        """Returns the corrupted rows and the guesses of their masked tokens, by what guesses."""
         tokens = self.rows["tokens"]
         chosen = masking.replace(
             jnp.zeros(tokens.shape, bool), self.positions, self.is_masked, self.is_masked
@@ -317,31 +355,40 @@ class MaskedBatch:
     def guess(
         self, prediction: VocabularyPrediction, tokens: jax.Array, of_tokens: VocabularyPrediction
     ) -> Guess:
-        """Returns guessed tokens with probabilities.
+        """Returns guessed tokens with their probabilities, and the probabilities of the originals.
 
         Args:
-          prediction: of the originals.
-          tokens: int32[B, M], samples or most likely tokens.
-          of_tokens: the same prediction with `tokens` for the originals (`of`).
+          prediction: the prediction whose targets are the original tokens.
+          tokens: int32[B, M], the guessed tokens: samples or most likely tokens.
+          of_tokens: the prediction of the same rows whose targets are `tokens` (`of`).
         """
         slots = self.positions, self.is_masked
         nats = of_tokens.loss, prediction.loss
         return at_slots(self.rows["tokens"].shape, *slots, tokens, nats)
 
     def task_losses(self, prediction: VocabularyPrediction) -> TaskLosses:
-        """Returns the losses of the masked tokens of rows with "tasks", [B, M]."""
+        """Returns the losses [B, M] of the masked tokens with their tasks.
+
+        The rows must have "tasks".
+        """
         tasks = jnp.take_along_axis(self.rows["tasks"], self.positions, axis=1)
         return TaskLosses(jnp.where(self.is_masked, prediction.loss, 0), self.is_masked, tasks)
 
 
 def _distinct(tokens: jax.Array, is_masked: jax.Array) -> jax.Array:
-    """Counts the different tokens in the masked slots of each row [B, M]; sums over the rows."""
+    """Returns the sum over rows of the number of different tokens in masked slots, float32[].
+
+    Args:
+      tokens: int32[B, M], not negative.
+      is_masked: bool[B, M], False in unused slots.
+    """
+    # Unused slots become -1 and come first; each change along the row is another token.
     ordered = jnp.sort(jnp.where(is_masked, tokens, -1), axis=1)
     return (jnp.diff(ordered, axis=1, prepend=-1) != 0).sum(dtype=jnp.float32)
 
 
 def _totals(config: MaskingConfig, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Denominators of a stream, at least 1 so that an empty batch has loss 0."""
+    """Returns the denominators of a stream, at least 1 so that an empty batch has loss 0."""
     masked = masking.num_masked(config.maskable(rows), config.rate).sum()
     real = (rows["segment_ids"] > 0).sum()
     return {
@@ -351,7 +398,13 @@ def _totals(config: MaskingConfig, rows: Mapping[str, jax.Array]) -> dict[str, j
 
 
 def check_lengths(name: str, config: EncoderConfig, lengths: Mapping[str, int]) -> None:
-    """Raises ValueError if rows of these lengths, by stream, do not fit encoder `name`."""
+    """Raises ValueError if rows are longer than the position table of an encoder.
+
+    Args:
+      name: name of the encoder in gin files, for the message.
+      config: the encoder.
+      lengths: {stream: tokens per row}.
+    """
     for stream, length in lengths.items():
         if config.absolute_positions and length > config.max_length:
             raise ValueError(
@@ -366,7 +419,7 @@ def first_positions(rows: Rows) -> jax.Array:
 
 
 def _example(vocab_size: int) -> tuple[Any, ...]:
-    """Arguments of the smallest shape, to initialise parameters."""
+    """Returns arguments of `MaskedLM.__call__` of the smallest shape, to initialise parameters."""
     row = jnp.zeros((1, 2), jnp.int32)
     rows = {"tokens": row, "segment_ids": row + 1, "positions": row}
     slot = jnp.zeros((1, 1), jnp.int32)

@@ -1,7 +1,7 @@
 """What a system reads of a batch, and what it predicts, token by token, for inspection.
 
-Systems with the ability `objectives.abilities.Reads` return it; batches of others are shown as they
-are.
+Systems with the ability `objectives.abilities.Reads` return readings; batches of other systems are
+shown as they are.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ class Guess(NamedTuple):
     """Predicted tokens; arrays [B, L], which mean nothing where `is_predicted` is False.
 
     Attributes:
-      tokens: int32, the most likely token, or a sample.
-      probability: float32, its probability.
+      tokens: int32, the guessed token: the most likely one, or a sample.
+      probability: float32, the probability of the guessed token.
       of_original: float32, the probability of the original token.
-      is_predicted: bool.
+      is_predicted: bool, whether there is a prediction at this place.
     """
 
     tokens: jax.Array
@@ -34,7 +34,7 @@ class Detection(NamedTuple):
 
     Attributes:
       tokens: int32, the tokens that it reads.
-      probability: float32, of having been replaced.
+      probability: float32, the probability that the token was replaced.
     """
 
     tokens: jax.Array
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
     Attributes:
       tokens: int32, the rows with `<mask>`, random and kept tokens at the masked places.
       is_masked: bool, the tokens that were chosen to be predicted.
-      guesses: predictions by the name of what predicts.
+      guesses: {name of the task or part of the model that predicts: its predictions}.
       detection: verdicts on replaced tokens; None without a discriminator.
     """
 
@@ -64,14 +64,17 @@ def at_slots(
     tokens: jax.Array,
     nats: tuple[jax.Array, jax.Array],
 ) -> Guess:
-    """Returns a guess from predictions of the masked slots of each row.
+    """Spreads predictions of masked slots, [B, M], over whole rows, [B, L]; other places are zero.
 
     Args:
       shape: (B, L).
       positions: int32[B, M], columns of the slots.
       is_masked: bool[B, M], False in unused slots.
       tokens: int32[B, M], the guessed tokens.
-      nats: negative log-likelihoods float32[B, M] of the guessed and of the original tokens.
+      nats: negative log-likelihoods of the guessed and of the original tokens, float32[B, M] each.
+
+    Returns:
+      The guess of each place; `is_predicted` is True at the positions of used slots.
     """
 
     def spread(values: jax.Array) -> jax.Array:

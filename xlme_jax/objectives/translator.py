@@ -1,7 +1,7 @@
 """Fine-tuning for machine translation: a pre-trained encoder, and a decoder made of its layers.
 
 Every pair of a row is translated in both directions, which uses each token as source and as target;
-or in one, for which half of a row is encoded and the other half decoded.
+or in one direction, for which the first half of a row is encoded and the second half decoded.
 """
 
 import dataclasses
@@ -52,13 +52,13 @@ class TranslateConfig(TunedConfig):
       pretrained: the objective that the encoder was pre-trained with: one of masked language
         models. If unbound, it is read from the checkpoint that INIT_FROM names. A checkpoint
         without cross-attention (XLM, InfoXLM, XLM-R) gets random weights there.
-      languages: languages of the pairs; the first token of a translation has an embedding of its
-        language.
-      directions: directions to learn, such as ("en-de",); empty for both of every pair. A row then
-        has each pair in one direction (`Translations.directions`).
+      languages: languages of the pairs; an embedding of the target language is added to the first
+        token of a translation.
+      directions: directions to learn, such as ("en-de",); empty for both directions of every pair.
+        If directions are given, a row has each pair in one direction (`Translations.directions`).
       decoder_layers: layers of the decoder, and of its cross-attention; None for as many as the
         encoder has. The paper has 6 of 24.
-      decoder_from: whether these are the first or the last layers of the encoder.
+      decoder_from: whether the decoder has the first or the last layers of the encoder.
       share_layers: whether the decoder reads the encoder's weights, or has a copy of its own.
       label_smoothing: probability that is spread over the vocabulary.
       dropout: probability for embeddings and sub-layer outputs.
@@ -115,18 +115,18 @@ class TranslateConfig(TunedConfig):
 
     @property
     def decoder_bounds(self) -> tuple[int, int]:
-        """The encoder's layers [first, end) that make the decoder."""
+        """The decoder's layers, as (first, end) of the encoder's layers; `end` is excluded."""
         layers = self.encoder.num_layers
         count = self.decoder_layers or layers
         return (0, count) if self.decoder_from == "first" else (layers - count, layers)
 
     def translates(self, source: str, target: str) -> bool:
-        """Returns whether a direction is learned."""
+        """Returns whether translation from language `source` to `target` is learned."""
         return not self.directions or f"{source}-{target}" in self.directions
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Languages that translations are learned into."""
+        """The languages that translations are learned into."""
         return tuple(
             target
             for target in self.languages
@@ -165,7 +165,7 @@ class Translate(PlainObjective):
 
     @property
     def encoder(self) -> EncoderView:
-        """The encoder."""
+        """The encoder, with the dropout of fine-tuning."""
         view = self._pretraining.encoder
         return EncoderView(view.config, view.encode, view.params)
 
@@ -177,7 +177,10 @@ class Translate(PlainObjective):
         )
 
     def init(self, rng: jax.Array) -> Params:
-        """Returns randomly initialized weights; encoder and decoder differ."""
+        """Returns randomly initialized weights.
+
+        Layers of encoder and decoder are drawn apart, unless both share them.
+        """
         encoder_rng, decoder_rng = jax.random.split(rng)
         decoder = self._derive(self._pretraining.init(decoder_rng))
         shape = (len(self.config.languages) + 1, self.config.encoder.hidden_size)
@@ -189,16 +192,18 @@ class Translate(PlainObjective):
         }
 
     def _derive(self, params: Params) -> Params:
-        """Returns a translator's weights from those of VECO: all but the languages'."""
-        cut = functools.partial(self._decoder_layers, params)
-        decoder = {} if self.config.share_layers else {DECODER: cut("encoder")}
-        return {**params, **decoder, CROSS: cut(CROSS)}
+        """Returns a translator's weights, all but the languages' embeddings, from VECO's weights."""
+        derived = {**params, CROSS: self._decoder_layers(params, CROSS)}
+        if not self.config.share_layers:
+            derived[DECODER] = self._decoder_layers(params, "encoder")
+        return derived
 
     def _decoder_layers(self, params: Params, name: str) -> Any:
+        """Returns those layers of `params[name]` that the decoder has, renumbered from 0."""
         return some_layers(params[name], self.config.encoder, *self.config.decoder_bounds)
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns the predicted tokens: all but the first of each translation."""
+        """Returns the number of predicted tokens: all but the first of each translation."""
         predicted = _next_tokens(self._sides(batch[STREAM])[1])[1].sum()
         return {STREAM: {"tokens": jnp.maximum(predicted, 1).astype(jnp.float32)}}
 
@@ -235,7 +240,7 @@ class Translate(PlainObjective):
     def read(
         self, batch: Batch, rng: jax.Array, params: Params | None = None
     ) -> dict[str, Reading]:
-        """Returns the rows, and the tokens that are predicted of translations; see `reading`."""
+        """Returns the rows, and the predicted tokens of translations; see `abilities.Reads`."""
         tokens = batch[STREAM]["tokens"]
         reading = Reading(tokens, jnp.zeros(tokens.shape, bool))
         if params is None:
@@ -245,20 +250,23 @@ class Translate(PlainObjective):
         best = prediction.argmax
         of_best = self._predict_tokens(params, hidden, best)
         guess = (best, jnp.exp(-of_best.loss), jnp.exp(-prediction.loss), is_predicted)
-        # Each place predicts the next one; sources in a half of their own are not predicted.
+        # The prediction made at a place is shown at the next one, the place of the predicted token.
+        # If sources have a half of the row, the translations start behind it.
         before = tokens.shape[1] - targets.shape[1] + 1
         shifted = (jnp.pad(x[:, :-1], ((0, 0), (before, 0))) for x in guess)
         return {STREAM: reading._replace(guesses={"translation": Guess(*shifted)})}
 
     def _sides(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Returns the rows of sources, and of translations: the same rows for both directions."""
+        """Returns the rows of sources and the rows of translations.
+
+        Both are `rows` if pairs are translated in both directions, else the halves of `rows`.
+        """
         if not self.config.directions:
             return rows, rows
         middle = rows["tokens"].shape[1] // 2
         arrays = {name: array for name, array in rows.items() if array.ndim > 1}
-        return {name: array[:, :middle] for name, array in arrays.items()}, {
-            name: array[:, middle:] for name, array in arrays.items()
-        }
+        sources = {name: array[:, :middle] for name, array in arrays.items()}
+        return sources, {name: array[:, middle:] for name, array in arrays.items()}
 
     def encode(
         self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None
@@ -274,9 +282,17 @@ class Translate(PlainObjective):
         dropout_seeds: jax.Array | None = None,
         source_segment_ids: jax.Array | None = None,
     ) -> jax.Array:
-        """Decodes each segment of `rows` given its partner's states; returns [B, L, D].
+        """Decodes each segment of `rows`, which reads its partner's states.
 
-        `source_segment_ids` [B, S] are those of the states [B, S, D]; None for those of `rows`.
+        Args:
+          params: all weights.
+          rows: the text to decode, with "languages", the numbers of the target languages.
+          states: [B, S, D], from `encode`.
+          dropout_seeds: uint32[B], a seed per row; None for no dropout.
+          source_segment_ids: int32[B, S], segments of `states`; None for the segments of `rows`.
+
+        Returns:
+          Hidden states [B, L, D].
         """
         if source_segment_ids is None:
             source_segment_ids = rows["segment_ids"]
@@ -305,8 +321,8 @@ class Translate(PlainObjective):
           rows: the rows that were decoded.
 
         Returns:
-          The prediction (its samples are unused), int32[B, L] the next tokens, and bool[B, L],
-          whether they are of the same segment.
+          The prediction (its samples are unused); the next tokens, int32[B, L]; and bool[B, L],
+          whether the next token is of the same segment, so that its prediction counts.
         """
         targets, is_predicted = _next_tokens(rows)
         return self._predict_tokens(params, hidden, targets), targets, is_predicted
@@ -330,6 +346,9 @@ class Translate(PlainObjective):
           params: all weights.
           rows: tokens, segment_ids (1, and 0 for padding) and positions, int32[B, S] each.
           languages: int32[B], the number of the language of each translation.
+
+        Returns:
+          The decoder that has read the sources.
         """
         states = self.encode(params, rows)
         first = self._first_token(params, languages)
@@ -337,7 +356,7 @@ class Translate(PlainObjective):
         return Decoder.begin(self._decoder, weights, states, rows["segment_ids"], first)
 
     def _first_token(self, params: Params, languages: jax.Array) -> jax.Array:
-        """Returns what the first token of a translation adds to its embedding, [..., D]."""
+        """Returns what is added to the embedding of a translation's first token, [..., D]."""
         return jnp.take(params[LANGUAGES], languages, axis=0)
 
     def decoder_params(self, params: Params) -> Params:
@@ -349,18 +368,18 @@ class Translate(PlainObjective):
         return {**{name: params[name] for name in names if name in params}, "encoder": layers}
 
     def check(self, run: RunFacts) -> None:
-        """Raises ValueError if a row is longer than the position table."""
+        """Raises ValueError if the encoded part of a row is longer than the position table."""
         lengths = {name: length // self._parts for name, length in run.lengths.items()}
         check_lengths("encoder", self.config.encoder, lengths)
 
     @property
     def _parts(self) -> int:
-        """Parts of a row that are encoded and decoded apart."""
+        """Number of equal parts of a row: 2 if one half is encoded and the other decoded, else 1."""
         return 2 if self.config.directions else 1
 
 
 def _next_tokens(rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Returns each place's next token, and whether it is of the same segment: [B, L] each."""
+    """Returns each place's next token, and whether both are of one segment: [B, L] each."""
     targets, segments = (jnp.roll(rows[name], -1, axis=1) for name in ("tokens", "segment_ids"))
     inside = jnp.arange(targets.shape[1]) < targets.shape[1] - 1
     return targets, (rows["segment_ids"] > 0) & (segments == rows["segment_ids"]) & inside

@@ -1,7 +1,7 @@
 """VECO: masked language modelling inside a sequence and across two, on one set of weights.
 
 The rows of both streams contain pairs: of adjacent segments of a document ("monolingual"), or of a
-sentence and its translation ("bitext"). See `model.veco_network` for how they are numbered.
+sentence and its translation ("bitext"). See `model.veco_network` for the numbers of the segments.
 """
 
 import dataclasses
@@ -57,14 +57,14 @@ class VecoConfig(SystemConfig):
       encoder: self-attention and feed-forward layers of encoder and decoder; cross-attention has
         the same number of layers and heads.
       masking: how tokens are chosen and corrupted on monolingual rows, by default as in BERT.
-      bitext_masking: the same for bitext rows (Table 7).
+      bitext_masking: how tokens are chosen and corrupted on bitext rows (Table 7).
       translation_pairs: train on the bitext stream; False trains on monolingual text alone, as in
         the upper half of Table 2.
       cross_attention_steps: initial steps in which only cross-attention is trained. For a start
-        from XLM-R, which has none; the paper does not give their number.
+        from XLM-R, which has no cross-attention; the paper does not give the number of steps.
       alone_every: one step in this many, drawn at random, also measures CS-MLM with the other
-        segment hidden: the baseline that shows whether the decoder uses it. It costs another pass
-        through encoder and decoder.
+        segment hidden: the baseline that shows whether the decoder uses that segment. It costs
+        another pass through encoder and decoder.
     """
 
     paper: ClassVar = Paper(
@@ -103,7 +103,7 @@ class VECO(OneEncoder):
     """The objective of `VecoConfig`; see `objectives.base.Objective`."""
 
     warm_start = WarmStart(new=(CROSS,))
-    # Of masks, of whether CS-MLM is measured alone, and of dropout in encoder, decoder and TLM.
+    # For masks, for whether CS-MLM is measured alone, and for dropout in encoder, decoder and TLM.
     keys_per_stream = 5
 
     def __init__(self, config: VecoConfig, vocab_size: int, dtype: Any = jnp.float32):
@@ -143,7 +143,10 @@ class VECO(OneEncoder):
         return freeze(inner, names, steps) if steps else inner
 
     def check(self, run: RunFacts) -> None:
-        """Raises ValueError if a row is too long, or random weights or all steps are frozen."""
+        """Raises ValueError if a row is too long, or if the first stage cannot work.
+
+        It cannot if it takes all steps, or if the weights that it freezes are random.
+        """
         super().check(run)
         steps = self.config.cross_attention_steps
         if steps >= run.train_steps:
@@ -158,14 +161,16 @@ class VECO(OneEncoder):
             )
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns masked tokens per stream, and the expected number of them that have a partner.
+        """Returns the denominators of each stream, at least 1.
 
-        Tokens are masked later, at random, and some segments have no partner. In bitext all
-        segments have one, so the number is exact.
+        "masked" is the number of masked tokens; "cross" is the expected number of masked tokens
+        whose segment has a partner. Tokens are masked later, at random, and some monolingual
+        segments have no partner. In bitext all segments have a partner, so the number is exact.
         """
         return {name: self._totals(self._maskings[name], batch[name]) for name in self.streams}
 
     def _totals(self, config: MaskingConfig, rows: Rows) -> dict[str, jax.Array]:
+        """Returns the denominators of one stream; see `totals`."""
         maskable = config.maskable(rows)
         masked = masking.num_masked(maskable, config.rate).astype(jnp.float32)
         paired = (maskable & has_partner(rows["segment_ids"])).sum(axis=1)
@@ -198,13 +203,24 @@ class VECO(OneEncoder):
         totals: Mapping[str, jax.Array],
         keys: jax.Array,
     ) -> tuple[jax.Array, Metrics, dict[str, TaskLosses]]:
-        """Losses of a stream's tasks, which all predict the same tokens of the same corrupted rows.
+        """Computes a stream's tasks, which all predict the same tokens of the same corrupted rows.
 
         IS-MLM is called `mlm`: on monolingual rows it is the MLM of the other systems.
+
+        Args:
+          name: name of the stream.
+          params: all weights.
+          rows: rows of the stream.
+          totals: the stream's denominators.
+          keys: the stream's random keys (`stream_keys`).
+
+        Returns:
+          The sum of the tasks' shares of the loss, the metrics, and {task: losses of tokens} for
+          rows with "tasks".
         """
-        mask_rng, alone_rng, *rngs = keys
+        mask_rng, alone_rng, *dropout_rngs = keys
         masked = self.mask(rows, mask_rng, name)
-        seeds = [dropout.seeds(key, rows["rows"]) for key in rngs]
+        seeds = [dropout.seeds(key, rows["rows"]) for key in dropout_rngs]
         hidden, counted = self._tasks(name, params, masked, seeds)
 
         loss = jnp.zeros(())
@@ -233,7 +249,18 @@ class VECO(OneEncoder):
     def _tasks(
         self, name: str, params: Params, masked: MaskedBatch, seeds: list[jax.Array]
     ) -> tuple[dict[str, jax.Array], dict[str, MaskedBatch]]:
-        """Returns each task's hidden states [B, L, D], and the masked tokens that it predicts."""
+        """Runs encoder and decoder for all tasks of a stream.
+
+        Args:
+          name: name of the stream.
+          params: all weights.
+          masked: the masked rows.
+          seeds: dropout seeds uint32[B] of encoder, decoder and TLM.
+
+        Returns:
+          {task: hidden states [B, L, D]}, and {task: masked rows in which `is_masked` marks the
+          tokens that count for this task}.
+        """
         states = self._encode(params, masked.rows, seeds[0])
         # Encoder and decoder are optimised separately (Sec. 2.2).
         decoded = self._decode_pairs(params, masked.rows, jax.lax.stop_gradient(states), seeds[1])
@@ -280,7 +307,7 @@ class VECO(OneEncoder):
         return masked.loss(prediction, jnp.ones(()))[1]["mlm_accuracy"]
 
     def _encode(self, params: Params, rows: Rows, seeds: jax.Array) -> jax.Array:
-        """Returns the last hidden states [B, L, D]."""
+        """Returns the last layer's hidden states [B, L, D]."""
         states: Any = self.model.apply(
             {"params": params}, rows, dropout_seeds=seeds, method=EncoderDecoderLM.encode
         )
@@ -289,13 +316,22 @@ class VECO(OneEncoder):
     def _decode_pairs(
         self, params: Params, rows: Rows, states: jax.Array, seeds: jax.Array
     ) -> jax.Array:
-        """Decodes both segments of each pair, each reading the other's states."""
+        """Returns the decoder's states [B, L, D]; each segment of a pair reads its partner's states."""
         return self.decode(params, rows, states, partners(rows["segment_ids"]), dropout_seeds=seeds)
 
     def _predict_at(
         self, params: Params, masked: MaskedBatch, hidden: list[jax.Array]
     ) -> list[VocabularyPrediction]:
-        """Predicts [B, M] tokens from each hidden state, in one pass over the vocabulary."""
+        """Predicts the masked tokens from several hidden states, in one pass over the vocabulary.
+
+        Args:
+          params: all weights.
+          masked: the masked rows.
+          hidden: hidden states [B, L, D] of each task.
+
+        Returns:
+          The predictions of each task, [B, M] each.
+        """
         gathered = [take_positions(states, masked.positions) for states in hidden]
         targets = jnp.tile(masked.targets, (1, len(hidden)))
         prediction: Any = self.model.apply(
@@ -321,8 +357,8 @@ class VECO(OneEncoder):
 
         Args:
           params: all weights.
-          rows: the text to decode. A token sees itself and earlier ones of its segment.
-          source_states: [B, S, D], such as the last of `encode`; gradients flow into them.
+          rows: the text to decode. A token sees itself and earlier tokens of its segment.
+          source_states: [B, S, D], such as the last states of `encode`; gradients flow into them.
           source_segment_ids: int32[B, S]; a segment's tokens read the states with its segment id.
           dropout_seeds: uint32[B], a seed per row; None for no dropout.
         """
@@ -333,6 +369,6 @@ class VECO(OneEncoder):
         return hidden
 
     def logits(self, params: Params, hidden: jax.Array) -> jax.Array:
-        """Logits float32[B, L, V] of each position's token, from a decoder's states [B, L, D]."""
+        """Returns logits float32[B, L, V] of each position's token from states [B, L, D]."""
         scores: Any = self.model.apply({"params": params}, hidden, method=EncoderDecoderLM.logits)
         return scores

@@ -90,12 +90,12 @@ class XLMEConfig(SystemConfig):
             )
 
     def with_dropout(self, rate: float) -> "XLMEConfig":
-        """Returns the configuration with another dropout in the exported encoder."""
+        """Returns the configuration with dropout `rate` in the exported encoder, the discriminator."""
         encoder = dataclasses.replace(self.discriminator, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, discriminator=encoder)
 
     def held_out(self) -> "XLMEConfig":
-        """Returns the configuration for held-out text, without dropout in both encoders."""
+        """Returns the configuration for held-out text, with dropout in neither encoder."""
         return super().with_dropout(0.0)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLME":
@@ -132,13 +132,13 @@ class XLMConfig(SystemConfig):
 
 
 class _SharedRows(NamedTuple):
-    """Rows that both models read in a step.
+    """Rows that both models read in a step, and the seeds of dropout.
 
     Attributes:
       tokens: int32[B, L], the original tokens.
       masked: what the generator reads and predicts.
-      generator_seeds: uint32[B], of its dropout.
-      discriminator_seeds: the same for the discriminator.
+      generator_seeds: uint32[B], dropout seeds of the generator.
+      discriminator_seeds: uint32[B], dropout seeds of the discriminator.
     """
 
     tokens: jax.Array
@@ -148,7 +148,13 @@ class _SharedRows(NamedTuple):
 
 
 def _with_seeds(rows: Rows, masked: MaskedBatch, keys: jax.Array) -> _SharedRows:
-    """Draws the seeds of rows that are masked already; `keys` are the stream's."""
+    """Returns rows with the dropout seeds of both models.
+
+    Args:
+      rows: the rows before masking.
+      masked: the masked rows.
+      keys: keys[3], the stream's random keys (`XLME.stream_keys`).
+    """
     seeds = [dropout.seeds(key, rows["rows"]) for key in keys[1:]]
     return _SharedRows(rows["tokens"], masked, *seeds)
 
@@ -156,7 +162,7 @@ def _with_seeds(rows: Rows, masked: MaskedBatch, keys: jax.Array) -> _SharedRows
 class XLME(MaskedLMObjective):
     """The objective of `XLMEConfig`; see `objectives.base.Objective`."""
 
-    keys_per_stream = 3  # Of masks, and of dropout in generator and discriminator.
+    keys_per_stream = 3  # For masks, for the generator's dropout, for the discriminator's.
 
     def __init__(self, config: XLMEConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
@@ -209,7 +215,16 @@ class XLME(MaskedLMObjective):
     def _detect_samples(
         self, params: Params, shared: _SharedRows
     ) -> tuple[VocabularyPrediction, jax.Array, jax.Array]:
-        """Returns predictions [B, M], rows with the samples [B, L] and the logits for them."""
+        """Samples replacements, and detects them.
+
+        Args:
+          params: all weights.
+          shared: the rows and seeds.
+
+        Returns:
+          The generator's predictions [B, M]; the tokens int32[B, L] with samples at the masked
+          positions; and the discriminator's logits float32[B, L] for these tokens.
+        """
         masked = shared.masked
         prediction = self._predict_masked(params, masked, shared.generator_seeds)
         replaced = masking.replace(
@@ -276,7 +291,7 @@ class XLME(MaskedLMObjective):
         rows: Mapping[str, jax.Array],
         dropout_seeds: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """Returns the hidden states of the discriminator: embeddings, each layer, [B, L, D]."""
+        """Returns the discriminator's hidden states: embeddings, each layer, [B, L, D] each."""
         states: Any = self.model.apply(
             {"params": params}, rows, dropout_seeds, method=Electra.encode
         )
@@ -300,11 +315,16 @@ class XLME(MaskedLMObjective):
         check_lengths("discriminator", self.config.discriminator, run.lengths)
 
     def encoder_params(self, params: Params) -> Params:
-        """Returns the discriminator and its tables; with "gdes" two, whose sum is exported."""
+        """Returns the discriminator's weights, and the generator's tables that it reads.
+
+        With "gdes", there is a token table of each model; the sum of both is exported.
+        """
         sharing = self.config.embedding_sharing
-        shared = {"tokens": ("tokens",), "gdes": ("tokens",), "none": ()}.get(
-            sharing, ("tokens", "positions")
-        )
+        shared: tuple[str, ...] = ("tokens",)  # "tokens" and "gdes".
+        if sharing == "none":
+            shared = ()
+        elif sharing == "tokens+positions":
+            shared = ("tokens", "positions")
         tables = {name: params["generator"][name] for name in shared}
         return {"generator": tables, "discriminator": params["discriminator"]}
 
@@ -312,17 +332,18 @@ class XLME(MaskedLMObjective):
 def run_jointly(
     function: Callable[[_Inputs], _Results], streams: Mapping[str, _Inputs]
 ) -> dict[str, _Results]:
-    """Applies a function to streams, and at once to those whose arrays have the same shapes.
+    """Applies a function to each stream, in one call for all streams with arrays of equal shapes.
 
     Weights are then read, gathered from other devices and given gradients once instead of once for
     each stream, and products have more rows.
 
     Args:
-      function: pytree of arrays [B, ...] -> pytree of arrays [B, ...], row by row.
-      streams: its argument for each stream.
+      function: function from a tree of arrays [B, ...] to a tree of arrays [B, ...], whose result
+        for a row depends on that row alone.
+      streams: {stream: argument of the function}.
 
     Returns:
-      Its result for each stream.
+      {stream: result of the function}.
     """
     groups: dict[Any, list[str]] = {}
     for name, inputs in streams.items():
@@ -337,9 +358,10 @@ def run_jointly(
 
 
 def _joined(trees: Sequence[_Inputs]) -> _Inputs:
-    """Joins n trees of arrays [B, ...] -> [B n, ...].
+    """Returns one tree of arrays [B n, ...] from n trees of arrays [B, ...].
 
-    Row i of each is next to row i of the others, so that no row moves where devices split B.
+    Row i of tree k becomes row i n + k, so that no row moves to another device where devices split
+    B.
     """
     if len(trees) == 1:
         return trees[0]
@@ -347,7 +369,7 @@ def _joined(trees: Sequence[_Inputs]) -> _Inputs:
 
 
 def _rows_of_tree(tree: _Results, index: int, count: int) -> _Results:
-    """Returns the rows of one of `count` joined trees."""
+    """Returns the rows of tree `index` from the result for `count` joined trees (`_joined`)."""
     return jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:])[:, index], tree)
 
 
@@ -396,7 +418,7 @@ class XLM(OneEncoder):
 
 
 def detection_losses(logits: jax.Array, is_replaced: jax.Array) -> jax.Array:
-    """Returns the cross-entropy of each token, float32[B, L], padding included."""
+    """Returns the cross-entropy of each token's detection, float32[B, L], padding included."""
     return jax.nn.softplus(logits) - is_replaced.astype(jnp.float32) * logits
 
 
@@ -407,9 +429,10 @@ def detection_loss(
 
     Args:
       logits: float32[B, L], positive for "replaced".
-      is_replaced: bool[B, L], label 1; a sample equal to the original counts as original.
+      is_replaced: bool[B, L], the labels; a sample equal to the original counts as original, and
+        padding must be False.
       is_real: bool[B, L], everything but padding, special tokens included.
-      total: real tokens of the whole batch.
+      total: float32[], number of real tokens of the whole batch.
 
     Returns:
       This batch's share of the mean loss, and the metrics.
@@ -419,13 +442,13 @@ def detection_loss(
     losses = detection_losses(logits, is_replaced)
     summed = (losses * real).sum()
     count = real.sum()
-    called = ((logits > 0) & is_real).astype(jnp.float32)
-    true_positive = (called * label).sum()
+    predicted = ((logits > 0) & is_real).astype(jnp.float32)
+    true_positive = (predicted * label).sum()
     metrics = {
         "rtd_loss": (summed, count),
-        "rtd_precision": (true_positive, called.sum()),
+        "rtd_precision": (true_positive, predicted.sum()),
         "rtd_recall": (true_positive, label.sum()),
-        "rtd_f1": (2 * true_positive, called.sum() + label.sum()),
+        "rtd_f1": (2 * true_positive, predicted.sum() + label.sum()),
         "rtd_auc": _auc(logits, label, real),
         "replace_rate": (label.sum(), count),
     }
@@ -435,7 +458,13 @@ def detection_loss(
 def _auc(logits: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the area under the ROC curve of a (micro-)batch, as (pairs ranked right, pairs).
 
-    From a histogram of the logits in [-16, 16].
+    The pairs are of a replaced and an original token. They are counted from histograms of the
+    logits in [-16, 16]; a pair in the same bin counts one half.
+
+    Args:
+      logits: float32[B, L], positive for "replaced".
+      label: float32[B, L], 1 for replaced tokens.
+      real: float32[B, L], 0 for padding.
     """
     bins = ((logits.ravel() + 16.0) * (_AUC_BINS / 32)).astype(jnp.int32)
     bins = jnp.clip(bins, 0, _AUC_BINS - 1)

@@ -28,16 +28,22 @@ def toeplitz(by_distance: jax.Array) -> jax.Array:
       by_distance: [H, 2L], entry (j - i) mod 2L is the value of key j for query i.
 
     Returns:
-      [H, L, L]. Built by tiling rather than by a gather, whose gradient would be a scatter.
+      [H, L, L], entry (i, j) the value of key j for query i. It is built by tiling rather than by a
+      gather, whose gradient would be a scatter.
     """
     heads, double = by_distance.shape
     length = double // 2
+    # Rows are one entry shorter than the period 2L of the tiled values, so that each row starts one
+    # entry earlier in the period: entry (i, j) is at i (2L - 1) + j, which is (j - i) mod 2L.
     rows = jnp.tile(by_distance, (1, length))[:, : length * (double - 1)]
     return rows.reshape(heads, length, double - 1)[:, :, :length]
 
 
 def take_positions(x: jax.Array, at: jax.Array | None) -> jax.Array:
-    """Picks positions `at`, int32[B, M], of each row: [B, L, ...] -> [B, M, ...]; None: all."""
+    """Returns `x` [B, L, ...] at positions `at`, int32[B, M], of each row: [B, M, ...].
+
+    If `at` is None, it returns `x` itself.
+    """
     if at is None:
         return x
     return jnp.take_along_axis(x, at.reshape(*at.shape, *[1] * (x.ndim - 2)), axis=1)
@@ -62,7 +68,7 @@ def attention(
     """Computes attention inside each segment, bidirectional by default (XLM-E Eq. 6-8).
 
     Args:
-      q: [B, L, H, K] queries; or those of the first tokens alone, with XLA.
+      q: [B, L, H, K] queries; with `at`, [B, M, H, K].
       k: [B, L, H, K] keys; with `key_segment_ids`, [B, S, H, K] keys of other tokens.
       v: values, of the keys' shape.
       segment_ids: int32[B, L]; a token attends to its own segment. Padding (0) attends to padding,
@@ -70,26 +76,29 @@ def attention(
       distance_bias: [H, 2L], the bias d of each signed distance, laid out as for `toeplitz`.
       gate: [B, L, H] factor on the bias of each query; None leaves the bias as it is.
       causal: a token attends only to itself and earlier tokens.
-      key_segment_ids: int32[B, S]; a query attends to the keys with its own segment id, and gets
-        zeros if there are none. None: keys have the queries' `segment_ids`.
-      at: int32[B, M], the positions of the queries, where `q` is [B, M, H, K] and `gate` [B, M, H].
-        Always in XLA, and not causal; dropout draws the numbers of queries 0 to M - 1.
+      key_segment_ids: int32[B, S]; a query attends to the keys with its own segment id, and its
+        result is zero if there are none. None: keys have the queries' `segment_ids`.
+      at: int32[B, M], the positions of the queries, where `q` is [B, M, H, K] and `gate` [B, M, H];
+        None if all positions have queries. With `at`, XLA computes the attention, and dropout draws
+        the numbers of queries 0 to M - 1.
       dropout_rate: probability of dropping an attention weight.
-      dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None turns dropout off. Both
-        implementations drop the same weights.
+      dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None turns dropout off. XLA
+        and the kernels drop the same weights.
       implementation: "xla" materialises all scores; "kernel" (`ops.attention_kernel`) does not, and
         needs a TPU or GPU; "kernel_64" has blocks of 64. "cudnn" is `jax.nn.dot_product_attention`
         on NVIDIA GPUs, in bfloat16 without bias and dropout; keys of other tokens stay with XLA.
         "auto" uses the kernel for long rows where the device supports it.
       partition: how the current mesh (`jax.set_mesh`) splits the axes of `q`: rows and heads over
-        mesh axes, length and width over none. The kernel needs it, as XLA cannot split kernels.
+        mesh axes, length and width over none. A kernel needs `partition` under a mesh of several
+        devices, as XLA cannot split kernels.
 
     Returns:
-      [B, L, H, K] in the type of `v`. Scores and softmax are float32 (float64 for float64 input).
+      [B, L, H, K], or [B, M, H, K] with `at`, in the type of `v`. Scores and softmax are float32
+      (float64 for float64 input).
 
     Raises:
-      ValueError: a kernel is requested where it is not supported, `partition` is missing, or `at`
-        comes with `causal`.
+      ValueError: a kernel or cuDNN is requested where it is not supported, a requested kernel lacks
+        `partition`, or `at` comes with `causal`.
     """
     if causal and at is not None:
         raise ValueError(
@@ -106,7 +115,8 @@ def attention(
             fused = functools.partial(_cudnn, causal=causal)
             parts = (q, k, v, segment_ids, None, None, None, None)
             return per_shard(fused, *parts, partition=partition)
-    if platform is None or at is not None:  # After the checks, which `at` does not avoid.
+    # After the checks, so that a wrong `implementation` is an error with `at` as well.
+    if platform is None or at is not None:
         reads = _reads(segment_ids, key_segment_ids, causal, at)
         bias = None if distance_bias is None else _bias(q, distance_bias, at, partition)
         mixed = _reference(q, k, v, reads, bias, gate, seeds, dropout_rate)
@@ -129,7 +139,10 @@ def attention(
 
 
 def _head_seeds(dropout_seeds: jax.Array | None, heads: int) -> jax.Array | None:
-    """Returns a seed per head from its global index, which no split changes: [B] -> [B, H]."""
+    """Returns a seed per row and head, uint32[B, H], from seeds uint32[B]; None without seeds.
+
+    A seed depends on the head's index among all heads, which is the same for every split.
+    """
     if dropout_seeds is None:
         return None
     return dropout.fold_in(dropout_seeds[:, None], jnp.arange(heads))
@@ -148,13 +161,28 @@ def per_shard(
     *,
     partition: Any,
 ) -> jax.Array:
-    """Runs `kernel` on each device's rows and heads; the arguments are `flash_attention`'s.
+    """Runs `kernel` on each device's rows and heads.
 
     The gradient of the table, which all rows share, is summed over the devices that split rows.
+
+    Args:
+      kernel: function of the arrays below, in this order, or None for missing ones.
+      q: [B, L, H, K] queries.
+      k: [B, S, H, K] keys.
+      v: [B, S, H, K] values.
+      segment_ids: int32[B, L], segments of the queries.
+      distance_bias: [H, 2L], the bias of each signed distance; or None.
+      gate: [B, L, H], factors on the bias; or None.
+      seeds: uint32[B, H], a dropout seed per row and head; or None.
+      key_segment_ids: int32[B, S], segments of the keys; None for `segment_ids`.
+      partition: how the current mesh splits the axes of `q`, as for `attention`.
+
+    Returns:
+      [B, L, H, K], the results of all devices.
     """
     arguments = (q, k, v, segment_ids, distance_bias, gate, seeds, key_segment_ids)
     mesh = jax.sharding.get_abstract_mesh()
-    # Axes of any size: XLA cannot split kernels, and for TPUs rejects them under automatic axes.
+    # Automatic axes of size 1 as well: for TPUs, XLA rejects kernels under any automatic axis.
     automatic = {n for n, kind in zip(mesh.axis_names, mesh.axis_types) if kind == AxisType.Auto}
     if mesh.empty or mesh.size == 1 or not automatic:
         return kernel(*arguments)
@@ -172,6 +200,7 @@ def per_shard(
     ]
     given = [index for index, x in enumerate(arguments) if x is not None]
 
+    # `shard_map` takes arrays only, so the arguments that are None are put back inside.
     def run(*present: jax.Array) -> jax.Array:
         full: list[jax.Array | None] = [None] * len(arguments)
         for index, x in zip(given, present):
@@ -191,7 +220,10 @@ def per_shard(
 def _split_axes(
     q: jax.Array, partition: PartitionSpec | None
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Returns the mesh axes over which rows and heads are split; None if not divisible."""
+    """Returns the mesh axes over which rows and heads of `q` are split.
+
+    None stands for rows or heads that are not split, or that the axes do not divide evenly.
+    """
     sizes = automatic_axes()
     axes = []
     for dimension, entry in zip(q.shape, (*(partition or ()), None, None, None)):
@@ -205,7 +237,11 @@ def _split_axes(
 def _kernel_platform(
     q: jax.Array, implementation: Implementation, partition: PartitionSpec | None
 ) -> Platform | None:
-    """Returns the platform whose kernel to use; None for XLA."""
+    """Returns the platform whose kernel to use; None for XLA.
+
+    Raises:
+      ValueError: the requested kernel does not exist for the device, or needs `partition`.
+    """
     if implementation == "xla":
         return None
     platform = compile_platform()
@@ -233,8 +269,14 @@ def _kernel_platform(
 
 
 def _block(implementation: Implementation) -> int | None:
-    """Returns the block of "kernel_64"; None for the platform's default."""
-    return int(implementation[7:]) if implementation.startswith("kernel_") else None
+    """Returns the block size that an implementation's name gives: 64 for "kernel_64".
+
+    None for names without a size, whose kernel has the platform's default.
+    """
+    prefix = "kernel_"
+    if not implementation.startswith(prefix):
+        return None
+    return int(implementation.removeprefix(prefix))
 
 
 def _check_cudnn(q: jax.Array, is_biased: bool, has_dropout: bool) -> None:
@@ -249,13 +291,16 @@ def _check_cudnn(q: jax.Array, is_biased: bool, has_dropout: bool) -> None:
 def _cudnn(
     q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, *_: None, causal: bool
 ) -> jax.Array:
-    """Computes `attention` without bias with cuDNN, which reads the mask as bool[B, 1, L, L]."""
+    """Computes `attention` by cuDNN, which reads the mask as bool[B, 1, L, L].
+
+    The arguments after `segment_ids` are the other arrays of `per_shard`, which are all None.
+    """
     reads = _reads(segment_ids, None, causal)[:, None]
     return jax.nn.dot_product_attention(q, k, v, mask=reads, implementation="cudnn")
 
 
 def _device_kind() -> str:
-    """Returns the kind of device being compiled for, found as in `compile_platform`."""
+    """Returns the kind of device being compiled for, such as "TPU v4"; see `compile_platform`."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.devices()[0].device_kind if device is None else device.device_kind
 
@@ -263,10 +308,10 @@ def _device_kind() -> str:
 def compile_platform() -> str:
     """Returns the platform being compiled for: "cpu", "gpu" or "tpu".
 
-    It comes from the current mesh, whose abstract form is visible in tracing and has the device
-    kind even if this process lacks the devices (compiling ahead of time). Without a mesh, it is the
-    platform of this process. `jax.lax.platform_dependent` would decide even later, but traces and
-    differentiates every branch.
+    The platform comes from the current mesh, whose abstract form is visible in tracing and has the
+    device kind even if this process lacks the devices (compiling ahead of time). Without a mesh, it
+    is the platform of this process. `jax.lax.platform_dependent` would decide even later, but
+    traces and differentiates every branch.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     platform = jax.default_backend() if device is None else device.platform
@@ -291,13 +336,17 @@ def _bias(
     at: jax.Array | None,
     partition: PartitionSpec | None,
 ) -> jax.Array:
-    """Returns the bias of every pair, [H, L, L], or of the queries `at`, [B, H, M, L]."""
+    """Returns the bias of every (query, key) pair, [H, L, L].
+
+    With `at`, int32[B, M], it returns the bias of the queries at these positions, [B, H, M, L].
+    """
     bias = toeplitz(distance_bias.astype(jnp.promote_types(q.dtype, jnp.float32)))
     if at is None:
         return bias
     axes = (partition[0] if partition else None) or ()
     rows = VocabularySplit(rows=(axes,) if isinstance(axes, str) else tuple(axes))
-    # As a lookup, whose gradient is summed on each device before it is summed over them.
+    # As a lookup, whose gradient each device sums over its rows before devices exchange the sums.
+    # Row i of the table has the biases [H, L] of query i.
     table = bias.transpose(1, 0, 2).reshape(bias.shape[1], -1)
     biases = lookup(table, at, table.dtype, rows)
     return biases.reshape(*at.shape, *bias.shape[::2]).transpose(0, 2, 1, 3)
@@ -313,9 +362,20 @@ def _reference(
     seeds: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """Computes `attention` in plain XLA, with bool[B, L, S] of `_reads` and seeds uint32[B, H].
+    """Computes `attention` in plain XLA.
 
-    The bias is [H, L, S], or [B, H, L, S].
+    Args:
+      q: [B, L, H, K] queries.
+      k: [B, S, H, K] keys.
+      v: [B, S, H, K] values.
+      reads: bool[B, L, S], whether a query reads a key (`_reads`).
+      bias: [H, L, S] or [B, H, L, S]; None if there is none.
+      gate: [B, L, H], factor on the bias of each query; None leaves the bias as it is.
+      seeds: uint32[B, H], a dropout seed per row and head; None turns dropout off.
+      dropout_rate: probability of dropping an attention weight.
+
+    Returns:
+      [B, L, H, K].
     """
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
@@ -330,7 +390,7 @@ def _reference(
     if bias is not None:
         if gate is not None:
             # An einsum, as XLA on CPUs sums the gradients of a plain product at half the speed.
-            equation = "bhij,bih->bhij"[bias.ndim == 3 :]
+            equation = "hij,bih->bhij" if bias.ndim == 3 else "bhij,bih->bhij"
             factor = gate.astype(accumulate)
             bias = jnp.einsum(equation, bias, factor, precision=jax.lax.Precision.HIGHEST)
         scores = scores + bias

@@ -7,7 +7,12 @@ import jax.numpy as jnp
 
 
 class Contrast(NamedTuple):
-    """Per query [N]: negative log-likelihood of its key (nats), and whether that is the nearest."""
+    """Results of `contrast`, [N] each.
+
+    Attributes:
+      loss: float32, negative log-likelihood of each query's key, in nats.
+      is_nearest: bool, whether this key is nearer to the query than all keys of the queue.
+    """
 
     loss: jax.Array
     is_nearest: jax.Array
@@ -18,12 +23,12 @@ def contrast(queries: jax.Array, keys: jax.Array, queue: jax.Array, temperature:
 
     Args:
       queries: [N, D].
-      keys: [N, D], the positive of each query.
+      keys: [N, D], the positive key of each query.
       queue: [K, D], the negatives, without keys of the same batch.
       temperature: divisor of the dot products.
 
     Returns:
-      float32[N] each.
+      The loss of each query, and whether its key is the nearest.
     """
     exact = jax.lax.Precision.HIGHEST
     queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
@@ -36,16 +41,17 @@ def contrast(queries: jax.Array, keys: jax.Array, queue: jax.Array, temperature:
 def enqueue(
     queue: jax.Array, count: jax.Array, keys: jax.Array, is_key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Overwrites the oldest keys of a ring buffer.
+    """Writes keys over the oldest ones of a ring buffer; returns new arrays.
 
     Args:
       queue: [K, D].
-      count: int32[], keys written so far; reduced by K at 2 K, so that it never overflows.
+      count: int32[], number of keys written so far; reduced by K at 2 K, so that it never
+        overflows.
       keys: [N, D], the oldest first.
-      is_key: bool[N], which of them to write.
+      is_key: bool[N], which rows of `keys` to write.
 
     Returns:
-      The new queue and count. The n-th key ever written is at n mod K.
+      The new queue and count. The n-th key ever written, from 0, is at n mod K.
 
     Raises:
       ValueError: N exceeds K.
@@ -74,7 +80,7 @@ def spread(vectors: jax.Array) -> jax.Array:
 
 
 def directions(vectors: jax.Array) -> jax.Array:
-    """Vectors [..., D] scaled to length 1, float32; zeros stay zeros."""
+    """Returns vectors [..., D] scaled to length 1, float32; zero vectors stay zero."""
     vectors = vectors.astype(jnp.float32)
     squared = (vectors * vectors).sum(axis=-1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(squared, 1e-12))

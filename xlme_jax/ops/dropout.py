@@ -1,4 +1,4 @@
-"""Counter-based dropout: a hash of an element's position decides whether it is kept.
+"""Counter-based dropout: a hash of an element's position decides whether the element is kept.
 
 `jax.random.bernoulli` runs twenty rounds of threefry per pair of elements, cannot be called in
 every kernel language, and draws different masks when a batch is split. Here an element's mask is
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from xlme_jax.ops.masking import row_keys
 
+# The two words of a 64-bit key of the hash.
 Words = tuple[jax.Array, jax.Array]
 
 _MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
@@ -41,7 +42,15 @@ def seeds(rng: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def fold_in(seeds: jax.Array, data: int | jax.Array) -> jax.Array:
-    """Derives seeds uint32[...] of a part, such as a layer or a head; `data` broadcasts."""
+    """Derives the seeds of a part of the model, such as a layer or a head, from `seeds`.
+
+    Args:
+      seeds: uint32[...].
+      data: number of the part; an array broadcasts with `seeds`.
+
+    Returns:
+      uint32[...], of the broadcast shape.
+    """
     return _mix(seeds + _mix(jnp.asarray(data, jnp.uint32) * _u32(_GOLDEN) + _u32(1)))
 
 
@@ -54,7 +63,7 @@ def keep(key: Words, counters: jax.Array, rate: float) -> jax.Array:
     """Returns whether the elements with these counters are kept.
 
     Args:
-      key: two uint32[...], broadcast with `counters`.
+      key: two uint32[...] of `words`, which broadcast with `counters`.
       counters: uint32[...], the number of each element under this key.
       rate: probability of dropping, in [0, 1); exact to 2^-32.
 
@@ -65,7 +74,10 @@ def keep(key: Words, counters: jax.Array, rate: float) -> jax.Array:
 
 
 def keep_mask(seeds: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
-    """Returns which elements to keep, bool[B..., *shape], for seeds uint32[B...]."""
+    """Returns which elements to keep, bool[B..., *shape], for seeds uint32[B...].
+
+    The counter of an element is its index in the flattened `shape`.
+    """
     lead = (1,) * seeds.ndim
     counters = jnp.zeros(lead + (1,) * len(shape), jnp.uint32)
     for axis in range(len(shape)):
@@ -110,6 +122,7 @@ _dropout.defvjp(_forward, _backward)
 
 
 def _mix(x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    """Returns the hash of `x`, uint32[...]; `key` is the word that is mixed in half-way."""
     x = (x ^ (x >> _u32(16))) * _u32(_MULTIPLIERS[0])
     x = x ^ (x >> _u32(15))
     x = (x if key is None else x ^ key) * _u32(_MULTIPLIERS[1])

@@ -58,7 +58,16 @@ def has_kernel(platform: str, device_kind: str, dtype: Any) -> bool:
 
 
 def implementations(platform: str, device_kind: str, heads: Heads) -> tuple[Implementation, ...]:
-    """Returns the implementations that a device has; "xla", which all have, is the first."""
+    """Returns the implementations that a device has for an encoder's attention.
+
+    Args:
+      platform: "cpu", "gpu" or "tpu".
+      device_kind: kind of the device, such as "TPU v4".
+      heads: the attention.
+
+    Returns:
+      Names; "xla", which every device has, is the first.
+    """
     names: list[Any] = ["xla"]
     if has_kernel(platform, device_kind, jnp.dtype(heads.dtype)):
         names += [f"kernel_{block}" for block in BLOCKS[platform]]  # type: ignore[index]
@@ -69,6 +78,9 @@ def implementations(platform: str, device_kind: str, heads: Heads) -> tuple[Impl
 
 
 def fitting(names: Sequence[Implementation], length: int) -> list[Implementation]:
-    """Returns the implementations without those whose blocks are mostly padding in rows of L."""
+    """Returns the implementations that suit rows of `length` tokens.
+
+    A kernel is left out if at least half of its block would be padding.
+    """
     blocks = {f"kernel_{block}": block for sizes in BLOCKS.values() for block in sizes}
     return [name for name in names if blocks.get(name, 0) < 2 * length]

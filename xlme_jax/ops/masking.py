@@ -1,4 +1,8 @@
-"""Chooses and replaces tokens on the device: the corruption of masked language modelling."""
+"""Chooses and replaces tokens on the device: the corruption of masked language modelling.
+
+Tokens are drawn here. `objectives.masked_lm.MaskingConfig` has the shares to draw and says which
+tokens may be masked; `objectives.masked_lm.MaskedBatch.draw` joins both.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +28,7 @@ def num_masked(maskable: jax.Array, rate: float) -> jax.Array:
     """Returns the number of tokens to mask in each row: `rate` of the maskable, at least one.
 
     Args:
-      maskable: bool[B, L].
+      maskable: bool[B, L], the tokens that may be masked (`MaskingConfig.maskable`).
       rate: share of the maskable tokens, in (0, 1).
 
     Returns:
@@ -36,7 +40,10 @@ def num_masked(maskable: jax.Array, rate: float) -> jax.Array:
 
 
 def max_masked(length: int, rate: float) -> int:
-    """Returns the number of tokens to mask among `length` maskable ones, a bound for such rows."""
+    """Returns how many of `length` maskable tokens to mask, at least one.
+
+    It is also the largest number of masked tokens in a row of `length` tokens.
+    """
     return max(1, round(length * rate))
 
 
@@ -44,15 +51,16 @@ def choose_masked(keys: jax.Array, maskable: jax.Array, rate: float) -> tuple[ja
     """Draws the masked positions of each row, uniformly and without replacement (XLM-E Sec. 3.1).
 
     Args:
-      keys: keys[B], one per row.
+      keys: keys[B], a random key per row.
       maskable: bool[B, L], the tokens to choose from (`MaskingConfig.maskable`).
       rate: share of the maskable tokens to mask.
 
     Returns:
       positions: int32[B, M] with M = `max_masked(L, rate)`.
-      is_masked: bool[B, M], False in slots that a short row does not use.
+      is_masked: bool[B, M], False in slots that a row with fewer maskable tokens does not use.
     """
     length = maskable.shape[1]
+    # The highest of independent random scores are a sample without replacement.
     scores = jax.vmap(lambda key: jax.random.uniform(key, (length,)))(keys)
     _, positions = jax.lax.top_k(jnp.where(maskable, scores, -1.0), max_masked(length, rate))
     slots = jnp.arange(positions.shape[1])
@@ -62,7 +70,10 @@ def choose_masked(keys: jax.Array, maskable: jax.Array, rate: float) -> tuple[ja
 def replace(
     tokens: jax.Array, positions: jax.Array, is_masked: jax.Array, values: jax.Array
 ) -> jax.Array:
-    """Writes `values` [B, M] at `positions` [B, M] of `tokens` [B, L] where `is_masked`."""
+    """Returns `tokens` [B, L] with `values` [B, M] at `positions` [B, M] where `is_masked` [B, M].
+
+    The arguments stay as they are.
+    """
     rows = jnp.arange(tokens.shape[0])[:, None]
     # Positions of one row are distinct, so unused slots may write back the current token.
     current = jnp.take_along_axis(tokens, positions, axis=1)
@@ -81,12 +92,13 @@ def corrupt(
     """Returns the tokens that the model reads at the masked positions.
 
     Args:
-      keys: keys[B].
+      keys: keys[B], a random key per row.
       originals: int32[B, M], the tokens to predict.
       mask_id: id of `<mask>`.
       random_ids: (low, high); random tokens are drawn from [low, high), without special tokens.
-      mask_split: shares that become `<mask>`, a random token, and stay as they are. (1, 0, 0) is
-        XLM-E's reading, (.85, 0, .15) ELECTRA's, (.8, .1, .1) BERT's and fairseq's.
+      mask_split: shares of the masked tokens that become `<mask>`, that become a random token, and
+        that stay as they are. (1, 0, 0) is XLM-E's split, (.85, 0, .15) ELECTRA's,
+        (.8, .1, .1) the split of BERT and fairseq.
 
     Returns:
       int32[B, M].

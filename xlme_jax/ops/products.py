@@ -25,9 +25,10 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def rounded(enabled: bool = True) -> Iterator[None]:
-    """Lets products of float32 arrays that are traced inside round operands to bfloat16.
+    """Makes the products of float32 arrays that are traced inside round operands to bfloat16.
 
-    It sets `jax.default_matmul_precision`, which XLA on CPUs ignores; `product` follows it.
+    It sets `jax.default_matmul_precision`, which XLA on CPUs ignores, but `product` obeys on every
+    platform. If `enabled` is False, it sets nothing.
     """
     if not enabled:
         yield
@@ -39,6 +40,7 @@ def rounded(enabled: bool = True) -> Iterator[None]:
 
 
 def _is_fast_here() -> bool:
+    """Returns whether this CPU has instructions for bfloat16 products; False if unknown."""
     try:
         return bool(_CPU_FLAGS & set(Path("/proc/cpuinfo").read_text().split()))
     except OSError:
@@ -53,15 +55,18 @@ def is_rounded(x: jax.Array) -> bool:
 
 
 def product(equation: str, rows: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Computes `einsum(equation, rows, kernel)`; inside `rounded`, the gradients are rounded too.
+    """Computes `einsum(equation, rows, kernel)`.
+
+    Inside `rounded`, float32 operands and gradients are rounded to bfloat16.
 
     Args:
-      equation: rows r and inputs, the kernel's inputs and outputs, such as "rd,dhk->rhk".
+      equation: einsum of two operands, such as "rd,dhk->rhk". The first axis of `rows` is called r;
+        its other axes are the first axes of `kernel`, in the same order.
       rows: [R, *inputs].
-      kernel: [*inputs, *outputs], of the same type.
+      kernel: [*inputs, *outputs], of the type of `rows`.
 
     Returns:
-      [R, *outputs], of the same type; sums are float32 or better.
+      [R, *outputs], of the type of `rows`; sums are float32 or better.
     """
     if is_rounded(rows):
         return _rounded(equation, rows, kernel)
@@ -70,13 +75,14 @@ def product(equation: str, rows: jax.Array, kernel: jax.Array) -> jax.Array:
     # XLA on CPUs transposes arrays with several axes of inputs or outputs before it multiplies.
     inputs, outputs = kernel.shape[: rows.ndim - 1], kernel.shape[rows.ndim - 1 :]
     matrices = rows.reshape(-1, math.prod(inputs)), kernel.reshape(math.prod(inputs), -1)
-    multiply = jnp.matmul if math.prod(inputs) <= math.prod(outputs) else _tall
+    is_tall = math.prod(inputs) > math.prod(outputs)
+    multiply = _tall if is_tall else jnp.matmul
     return multiply(*matrices).reshape(-1, *outputs)
 
 
 @jax.custom_vjp
 def _tall(rows: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiplies [R, I] by [I, O], where I > O."""
+    """Multiplies [R, I] by [I, O], where I > O, with a gradient that is fast on CPUs."""
     return rows @ kernel
 
 
@@ -88,10 +94,11 @@ def _tall_backward(
     operands: tuple[jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     rows, kernel = operands
-    # XLA on CPUs is up to 1.9 times as fast where the smaller matrix is the first of both.
-    of_kernel = jax.lax.optimization_barrier(gradient.T @ rows)
-    # Transposed once, or the optimizer's three sums would each read it along columns.
-    return gradient @ kernel.T, jax.lax.optimization_barrier(of_kernel.T)
+    # XLA on CPUs is up to 1.9 times as fast where the first operand is the smaller one.
+    transposed = jax.lax.optimization_barrier(gradient.T @ rows)
+    # Barriers make XLA transpose the kernel's gradient once. Otherwise, each of the optimizer's
+    # three sums would read it along columns.
+    return gradient @ kernel.T, jax.lax.optimization_barrier(transposed.T)
 
 
 _tall.defvjp(_tall_forward, _tall_backward)
@@ -99,6 +106,7 @@ _tall.defvjp(_tall_forward, _tall_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _rounded(equation: str, rows: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Computes `product` with operands, and in the backward pass gradients, in bfloat16."""
     return _einsum(equation, _round(rows), _round(kernel))
 
 
@@ -114,7 +122,7 @@ def _backward(
     inputs, outputs = equation.split("->")
     left, right = inputs.split(",")
     gradient = _round(gradient)
-    # XLA on CPUs is slow where the summed axis is the first of both.
+    # XLA on CPUs is slow where the summed axis, here r, is the first axis of both operands.
     turned = jax.lax.optimization_barrier(jnp.moveaxis(rows, 0, -1))
     return (
         _einsum(f"{outputs},{right}->{left}", gradient, kernel),
