@@ -16,7 +16,8 @@ from xlme_jax.ops.vocabulary_head import VocabularyPrediction, vocabulary_head
 Rows = Mapping[str, jax.Array]
 # Token table [Vp, E], and position table [max_length, E] if there is one.
 Tables = tuple[jax.Array, jax.Array | None]
-# The generator's tables that the discriminator reads; None where it has its own.
+# The generator's token and position tables that the discriminator reads; None instead of a table
+# if the discriminator has a table of its own, or no positions.
 Shared = tuple[jax.Array | None, jax.Array | None]
 Sharing = Literal["none", "tokens", "tokens+positions", "gdes"]
 
@@ -39,13 +40,19 @@ class MaskedLM(nn.Module):
         self.head = MLMHead(config, self.vocab_size, self.embedding_size, self.dtype)
 
     def tables(self) -> Tables:
-        """Token table [Vp, E] and position table [max_length, E], if there is one."""
+        """Returns the token table [Vp, E] and the position table [max_length, E], or None."""
         return self.tokens(), self.positions() if self.config.absolute_positions else None
 
     def encode(self, rows: Rows, *, added: jax.Array | None = None, **options: Any) -> Any:
-        """Encodes rows of token ids; options and result as for `Encoder`.
+        """Encodes rows of token ids.
 
-        `added` [B, L, E] is added to the embeddings.
+        Args:
+          rows: tokens, segment_ids and positions, int32[B, L] each.
+          added: [B, L, E], added to the embeddings; None for nothing.
+          **options: options of `Encoder.__call__`.
+
+        Returns:
+          The hidden states, as `Encoder.__call__` returns them.
         """
         embedded = embed(rows["tokens"], rows["positions"], *self.tables(), self.dtype)
         if added is not None:
@@ -64,8 +71,8 @@ class MaskedLM(nn.Module):
 
         Args:
           rows: tokens (corrupted), segment_ids and positions, int32[B, L] each.
-          positions: int32[B, M], indices into the row.
-          targets: int32[B, M], the original tokens there.
+          positions: int32[B, M], the positions to predict.
+          targets: int32[B, M], the original tokens at these positions.
           uniforms: float32[B, M, chunks, 2], the randomness of the samples.
           dropout_seeds: uint32[B], a seed per row; None for no dropout.
 
@@ -78,7 +85,16 @@ class MaskedLM(nn.Module):
     def predict(
         self, hidden: jax.Array, targets: jax.Array, uniforms: jax.Array
     ) -> VocabularyPrediction:
-        """Predicts tokens [B, M] from hidden states [B, M, D]; other arguments as above."""
+        """Predicts tokens [B, M] from hidden states.
+
+        Args:
+          hidden: [B, M, D], states of the last layer.
+          targets: int32[B, M], the original tokens.
+          uniforms: float32[B, M, chunks, 2], the randomness of the samples.
+
+        Returns:
+          loss, argmax and sample, [B, M] each.
+        """
         rows, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
         prediction = vocabulary_head(
             rows.astype(jnp.bfloat16) if is_rounded(rows) else rows,
@@ -126,7 +142,7 @@ class Discriminator(nn.Module):
         self.head = RTDHead(config, self.head_kind, self.dtype)
 
     def tables(self, shared: Shared) -> Tables:
-        """The tables that this encoder reads."""
+        """Returns the tables that this encoder reads: shared tables, its own, or the sum of both."""
         tokens, positions = shared
         if tokens is None:
             tokens = self.tokens()
@@ -137,7 +153,16 @@ class Discriminator(nn.Module):
         return tokens, positions
 
     def encode(self, rows: Rows, shared: Shared, **options: Any) -> Any:
-        """Encodes rows of token ids; options and result as for `Encoder`."""
+        """Encodes rows of token ids.
+
+        Args:
+          rows: tokens, segment_ids and positions, int32[B, L] each.
+          shared: the generator's tables that this encoder reads.
+          **options: options of `Encoder.__call__`.
+
+        Returns:
+          The hidden states, as `Encoder.__call__` returns them.
+        """
         tables = self.tables(shared)
         embedded = embed(rows["tokens"], rows["positions"], *tables, self.dtype)
         return self.encoder(embedded, rows["segment_ids"], **options)
@@ -145,7 +170,7 @@ class Discriminator(nn.Module):
     def __call__(
         self, rows: Rows, shared: Shared, dropout_seeds: jax.Array | None = None
     ) -> jax.Array:
-        """Logits float32[B, L], positive for "replaced"."""
+        """Returns logits float32[B, L], positive for "replaced"."""
         return self.head(self.encode(rows, shared, dropout_seeds=dropout_seeds))
 
 
@@ -191,9 +216,10 @@ class Electra(nn.Module):
     def encode(
         self, rows: Rows, dropout_seeds: jax.Array | None = None, at: jax.Array | None = None
     ) -> Any:
-        """Returns the hidden states of every layer of the discriminator.
+        """Returns the hidden states of the discriminator: embeddings, each layer, [B, L, D] each.
 
-        With `at`, int32[B, M], only the last layer's states of these positions, [B, M, D].
+        With `at`, int32[B, M], it returns only the last layer's states of these positions,
+        [B, M, D].
         """
         options = {"at": at, "all_layers": at is None}
         return self.discriminator.encode(
@@ -203,7 +229,7 @@ class Electra(nn.Module):
     def encode_by_generator(
         self, rows: Rows, dropout_seeds: jax.Array | None = None
     ) -> list[jax.Array]:
-        """Returns the hidden states of every layer of the generator."""
+        """Returns the hidden states of the generator: embeddings, each layer, [B, L, D] each."""
         return self.generator.encode(rows, dropout_seeds=dropout_seeds, all_layers=True)
 
     def _shared(self) -> Shared:
@@ -215,6 +241,6 @@ class Electra(nn.Module):
     def __call__(
         self, rows: Rows, positions: jax.Array, targets: jax.Array, uniforms: jax.Array
     ) -> jax.Array:
-        """Runs both on the same rows; used to initialise the parameters."""
+        """Runs both models on the same rows, to initialise the parameters; returns the logits."""
         self.generate(rows, positions, targets, uniforms)
         return self.discriminate(rows)

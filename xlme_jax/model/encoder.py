@@ -110,7 +110,7 @@ def weight_init(config: EncoderConfig) -> Initializer:
 
 
 def layer_norm(config: EncoderConfig, dtype: jnp.dtype, name: str | None = None) -> nn.LayerNorm:
-    """Applies layer normalization; float32 statistics, result in the compute type."""
+    """Returns a layer normalization module: float32 statistics, result in the compute type."""
     return nn.LayerNorm(
         epsilon=config.layer_norm_eps,
         dtype=dtype,
@@ -121,11 +121,11 @@ def layer_norm(config: EncoderConfig, dtype: jnp.dtype, name: str | None = None)
 
 
 class Memory(NamedTuple):
-    """The other text that a decoder attends to, with its cross-attention weights.
+    """The other text that a decoder attends to, with the decoder's cross-attention weights.
 
     Attributes:
       weights: the cross-attention weights of each layer, from `init_cross_attention`. They are not
-        part of the encoder, which runs without them.
+        part of the encoder, which runs without cross-attention.
       states: [B, S, D], hidden states of the other text.
       segment_ids: int32[B, S]; the tokens of a segment read the states with the same segment id.
     """
@@ -152,11 +152,19 @@ class SelfAttention(nn.Module):
         cache: "Cache | None" = None,
         at: jax.Array | None = None,
     ) -> tuple[jax.Array, "Cache | None"]:
-        """Attends over [B, L, D]; `distance_bias` [H, 2L] is the encoder's table.
+        """Attends inside each segment.
 
-        With a cache, `x` has the next token of each hypothesis, [B, W, D], and only that and the
-        tokens in the cache are read. With `at`, only those positions attend, and the result is
-        [B, M, D].
+        Args:
+          x: [B, L, D]; with a cache [B, W, D], the next token of each hypothesis.
+          segment_ids: int32[B, L], 0 = padding; unused with a cache.
+          distance_bias: [H, 2L], the encoder's table (`RelativeBiasTable`); None if there is none.
+          dropout_seeds: uint32[B], a seed per row; None for no dropout.
+          cache: the earlier tokens of each hypothesis, which alone are read besides the next one.
+          at: int32[B, M], the only positions that attend; None for all.
+
+        Returns:
+          [B, L, D]; [B, W, D] with a cache; [B, M, D] with `at`. And the cache with the next
+          token, or None.
         """
         config = self.config
         shape = (config.num_heads, config.hidden_size // config.num_heads)
@@ -170,8 +178,8 @@ class SelfAttention(nn.Module):
         gate = None
         if config.relative_bias == "gated":
             split = x.reshape(*x.shape[:2], *shape)
-            read = q if config.gate_input == "query" else take_positions(split, at)
-            gate = Gate(weight_init(config), name="gate")(read)
+            gate_input = q if config.gate_input == "query" else take_positions(split, at)
+            gate = Gate(weight_init(config), name="gate")(gate_input)
         if cache is not None:
             cache = cache.append(k, v)
             mixed = cache.attend(q)
@@ -198,7 +206,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention to the states of another text, and its normalisation (VECO Eq. 2)."""
+    """Multi-head attention to the states of another text, with normalisation (VECO Eq. 2)."""
 
     config: EncoderConfig
     dtype: jnp.dtype = jnp.float32
@@ -212,9 +220,15 @@ class CrossAttention(nn.Module):
         source_segment_ids: jax.Array,
         dropout_seeds: jax.Array | None = None,
     ) -> jax.Array:
-        """[B, L, D] reads a source -> [B, L, D], including the residual.
+        """Returns [B, L, D], the sum of `x` and what `x` reads of the source.
 
-        The source is states [B, S, D], or what `project_source` makes of them.
+        Args:
+          x: [B, L, D], states of the decoder.
+          segment_ids: int32[B, L]; a token reads the states of the source with its segment id.
+          source: states [B, S, D], or in decoding the keys and values [B, S, 2, H, K] that
+            `project_source` makes of states.
+          source_segment_ids: int32[B, S].
+          dropout_seeds: uint32[B], a seed per row; None for no dropout.
         """
         config = self.config
         shape = (config.num_heads, config.hidden_size // config.num_heads)
@@ -251,9 +265,14 @@ class CrossAttention(nn.Module):
 def project_source(
     config: EncoderConfig, dtype: jnp.dtype, states: jax.Array, weights: Any = None
 ) -> jax.Array:
-    """Returns the keys and values that cross-attention reads: [B, S, D] -> [B, S, 2, H, K].
+    """Returns the keys and values that cross-attention reads, [B, S, 2, H, K].
 
-    Without `weights`, those of one layer's cross-attention, it is part of that module.
+    Args:
+      config: the encoder.
+      dtype: compute type.
+      states: [B, S, D], hidden states of the source.
+      weights: cross-attention weights of one layer; None inside `CrossAttention`, whose submodule
+        "kv" then has the weights.
     """
     shape = (config.num_heads, config.hidden_size // config.num_heads)
     sizes = (config.hidden_size, 2, *shape), (2, *shape)
@@ -265,9 +284,10 @@ def project_source(
 
 
 def init_cross_attention(config: EncoderConfig, rng: jax.Array) -> Any:
-    """Initialises the cross-attention weights of every layer, with logical axis names.
+    """Returns random cross-attention weights of every layer, boxed with logical axis names.
 
-    As in the encoder, they are one stack, "layers", with `scan_layers`, else "layer_0" and so on.
+    As in the encoder, the weights of all layers are one stack, "layers", with `scan_layers`; without
+    it there are "layer_0", "layer_1" and so on.
     """
     config = dataclasses.replace(config, attention="xla")  # No kernels for a single token.
     states = jnp.zeros((1, 1, config.hidden_size))
@@ -284,9 +304,9 @@ def init_cross_attention(config: EncoderConfig, rng: jax.Array) -> Any:
 
 
 def some_layers(weights: Any, config: EncoderConfig, first: int, end: int) -> Any:
-    """Weights of an encoder, or of its cross-attention, with only layers `first` to `end` - 1.
+    """Returns weights of an encoder, or of its cross-attention, with layers `first` to `end` - 1.
 
-    The layers are renumbered from 0; weights outside of layers are kept.
+    These layers are renumbered from 0; weights outside of layers stay as they are.
     """
     if config.scan_layers:
         return {**weights, "layers": jax.tree.map(lambda x: x[first:end], weights["layers"])}
@@ -299,13 +319,14 @@ def some_layers(weights: Any, config: EncoderConfig, first: int, end: int) -> An
 class Projection(nn.Module):
     """A dense layer over rows of features, whose kernel may have an axis of heads.
 
-    Linen's DenseGeneral initialises a flattened kernel, to which logical axes do not apply. The
-    product flattens the leading axes, because XLA on CPUs is slow to sum gradients over two.
+    It replaces linen's DenseGeneral, which initialises a flattened kernel, to which logical axes do
+    not apply. The leading axes of the input are flattened to one, because XLA on CPUs is slow to
+    sum gradients over two axes.
 
     Attributes:
-      config: sets the initialisation.
-      equation: einsum of rows (r) and kernel.
-      axes: logical axes of the kernel; the bias has the last of them.
+      config: the encoder, which sets the initialisation.
+      equation: einsum of rows (r) and kernel, as for `ops.products.product`.
+      axes: logical axes of the kernel; the axes of the bias are the last of these.
       dtype: compute type.
     """
 
@@ -318,7 +339,13 @@ class Projection(nn.Module):
     def __call__(
         self, x: jax.Array, kernel_shape: tuple[int, ...], bias_shape: tuple[int, ...]
     ) -> jax.Array:
-        """[..., inputs] -> [..., *bias_shape], where the kernel is [inputs, *bias_shape]."""
+        """Applies the layer: [..., *inputs] -> [..., *bias_shape].
+
+        Args:
+          x: [..., *inputs].
+          kernel_shape: (*inputs, *bias_shape).
+          bias_shape: shape of the bias, and of the result's last axes.
+        """
         kernel = parameter(self, "kernel", weight_init(self.config), kernel_shape, self.axes)
         bias_axes = self.axes[-len(bias_shape) :]
         # Biases that are added to the residual stream are replicated.
@@ -339,7 +366,7 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[B, L, D] -> [B, L, D]."""
+        """Applies the feed-forward layer: [B, L, D] -> [B, L, D]."""
         x = dense(self.config, x, self.config.ffn_size, ("embed", "mlp"), self.dtype, "wi")
         x = gelu(nn.with_logical_constraint(x, ("batch", "length", "mlp")))
         return dense(self.config, x, self.config.hidden_size, ("mlp", "embed"), self.dtype, "wo")
@@ -359,7 +386,13 @@ def dense(
 
 
 class Layer(nn.Module):
-    """One Transformer layer, post-LN by default."""
+    """One Transformer layer, post-LN by default.
+
+    Attributes:
+      config: the encoder.
+      dtype: compute type.
+      keep_output: whether a scan over layers collects the output of each layer.
+    """
 
     config: EncoderConfig
     dtype: jnp.dtype = jnp.float32
@@ -378,11 +411,23 @@ class Layer(nn.Module):
         cache: "Cache | None" = None,
         at: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
-        """[B, L, D] -> carry and (kept) output of a scan over layers, both [B, L, D].
+        """Runs the layer: an encoder layer, or a decoder layer if there are cross-attention weights.
 
-        Given one layer's part of a `Memory`, it is a decoder layer. With a cache it decodes one
-        more token of W hypotheses, [B, W, D], and the second result is the new cache. With `at`,
-        int32[B, M], it computes the output of those positions alone, [B, M, D].
+        Args:
+          x: [B, L, D]; with a cache [B, W, D], the next token of each hypothesis.
+          dropout_seeds: uint32[B], seeds of this layer; None for no dropout.
+          segment_ids: int32[B, L], 0 = padding.
+          distance_bias: [H, 2L], the encoder's table (`RelativeBiasTable`); None if there is none.
+          cross_weights: this layer's part of `Memory.weights`; None for an encoder layer.
+          source: `Memory.states`, or keys and values of `project_source`.
+          source_segment_ids: `Memory.segment_ids`.
+          cache: this layer's cache in decoding token by token.
+          at: int32[B, M], the positions whose output is computed; None for all.
+
+        Returns:
+          The output, [B, L, D], or [B, M, D] with `at`: the carry of a scan over layers. And, as
+          what a scan collects, the output once more with `keep_output`, or else None. With a
+          cache, the second result is the new cache.
         """
         config = self.config
         heads = config.num_heads  # Attention uses salts 0 to heads - 1; the others come after.
@@ -402,12 +447,12 @@ class Layer(nn.Module):
         norms = [layer_norm(config, self.dtype, f"{name}_norm") for name in ("attention", "ffn")]
         for sublayer, norm in zip((attend, feed), norms):
             if sublayer is feed and cross_weights is not None:
-                # Not a submodule: its weights are passed in.
+                # Not a submodule, because the weights of cross-attention are passed in.
                 module = CrossAttention(config, self.dtype, parent=None)
                 seeds = None if dropout_seeds is None else fold_in(dropout_seeds, heads + 2)
                 arguments = x, segment_ids, source, source_segment_ids, seeds
-                read: Any = module.apply({"params": cross_weights}, *arguments)
-                x = read
+                with_source: Any = module.apply({"params": cross_weights}, *arguments)
+                x = with_source
             h = sublayer(norm(x) if config.pre_norm else x)
             x = take_positions(x, at) if sublayer is attend else x
             x = x + h if config.pre_norm else norm(x + h)
@@ -418,7 +463,7 @@ class Layer(nn.Module):
 
 
 def _kept_when_recomputing(config: EncoderConfig) -> Any:
-    """Returns the policy of `remat`; None keeps nothing but a layer's input."""
+    """Returns the checkpoint policy of `config.remat`; None if only a layer's input is kept."""
     if config.remat is True:
         return None
     policies = jax.checkpoint_policies
@@ -430,7 +475,7 @@ def _kept_when_recomputing(config: EncoderConfig) -> Any:
 class Encoder(nn.Module):
     """Maps embeddings to contextual hidden states.
 
-    Takes the token embeddings rather than ids, because generator and discriminator may share the
+    It takes embeddings rather than token ids, because generator and discriminator may share the
     table (see `objectives.xlme`).
     """
 
@@ -455,11 +500,12 @@ class Encoder(nn.Module):
           segment_ids: int32[B, L], 0 = padding.
           dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None for no dropout.
           all_layers: return the states of every layer.
-          at: int32[B, M], positions whose output is read: the last layer computes only theirs, and
-            its dropout draws the numbers of positions 0 to M - 1. Not with `all_layers`, nor with
-            `source`.
-          source: what a decoder reads. If given, self-attention is causal, and cross-attention
-            comes between it and the feed-forward layer (VECO Eq. 6).
+          at: int32[B, M], the positions whose output is computed by the last layer, where dropout
+            draws the numbers of positions 0 to M - 1; None for all positions. Not with
+            `all_layers`, nor with `source`.
+          source: the other text that a decoder reads; None for an encoder. With a source,
+            self-attention is causal, and cross-attention comes between self-attention and the
+            feed-forward layer (VECO Eq. 6).
 
         Returns:
           The output of the last layer, [B, L, D], or [B, M, D] with `at`; or a list of
@@ -489,8 +535,9 @@ class Encoder(nn.Module):
         if at is not None and config.scan_layers and not self.is_initializing():
             states = [self._stack_at(x, segment_ids, distance_bias, dropout_seeds, at)]
         else:
-            selection = all_layers, at
-            states = self._layers(x, segment_ids, distance_bias, dropout_seeds, *selection, source)
+            states = self._layers(
+                x, segment_ids, distance_bias, dropout_seeds, all_layers, at, source
+            )
         if config.pre_norm:
             states[-1] = layer_norm(config, self.dtype, "final_norm")(states[-1])
         return states if all_layers else states[-1]
@@ -501,26 +548,43 @@ class Encoder(nn.Module):
         segment_ids: jax.Array,
         distance_bias: jax.Array | None,
         dropout_seeds: jax.Array | None,
-        keep: bool,
+        keep_outputs: bool,
         at: jax.Array | None,
         source: Memory | None,
     ) -> list[jax.Array]:
+        """Runs all layers.
+
+        Args:
+          x: [B, L, D], input of the first layer.
+          segment_ids: int32[B, L].
+          distance_bias: [H, 2L], or None.
+          dropout_seeds: uint32[B], or None.
+          keep_outputs: whether stacked layers return the output of each layer.
+          at: positions of the last output, or None.
+          source: what a decoder reads, or None.
+
+        Returns:
+          `x`, and the output of each layer. Stacked layers without `keep_outputs` return only `x`
+          and the last output.
+        """
         config = self.config
         layer: Any = Layer
         if config.remat:
             policy = _kept_when_recomputing(config)
             layer = nn.remat(Layer, prevent_cse=not config.scan_layers, policy=policy)
         seeds = self._seeds(dropout_seeds)
-        weights, *read = source or (None, None, None)
+        weights, *source_arrays = source or (None, None, None)
         if not config.scan_layers:
             states = [x]
             for index in range(config.num_layers):
                 module = layer(config, self.dtype, name=f"layer_{index}")
                 layer_seeds = None if seeds is None else seeds[index]
                 cross = None if weights is None else weights[f"layer_{index}"]
-                shared = segment_ids, distance_bias, cross, *read
-                only: dict[str, Any] = {"at": at} if index == config.num_layers - 1 else {}
-                x = module(states[-1], layer_seeds, *shared, **only)[0]
+                arguments = segment_ids, distance_bias, cross, *source_arrays
+                options: dict[str, Any] = {}
+                if index == config.num_layers - 1:
+                    options["at"] = at
+                x = module(states[-1], layer_seeds, *arguments, **options)[0]
                 states.append(x)
             return states
         stack = nn.scan(
@@ -530,9 +594,10 @@ class Encoder(nn.Module):
             in_axes=(0, nn.broadcast, nn.broadcast, 0, nn.broadcast, nn.broadcast),
             length=config.num_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
-        )(config, self.dtype, keep, name="layers")
+        )(config, self.dtype, keep_outputs, name="layers")
         cross = None if weights is None else weights["layers"]
-        last, outputs = stack(x, seeds, segment_ids, distance_bias, cross, *read)
+        last, outputs = stack(x, seeds, segment_ids, distance_bias, cross, *source_arrays)
+        # Only when weights are initialized: else `_stack_at` runs stacked layers with `at`.
         last = take_positions(last, at)
         return [x, last] if outputs is None else [x, *outputs[:-1], last]
 
@@ -544,16 +609,28 @@ class Encoder(nn.Module):
         dropout_seeds: jax.Array | None,
         at: jax.Array,
     ) -> jax.Array:
-        """Runs stacked layers, the last of them for positions `at` alone: [B, M, D]."""
+        """Runs stacked layers, the last one for positions `at`, int32[B, M], alone.
+
+        Args:
+          x: [B, L, D], input of the first layer.
+          segment_ids: int32[B, L].
+          distance_bias: [H, 2L], or None.
+          dropout_seeds: uint32[B], or None.
+          at: int32[B, M].
+
+        Returns:
+          [B, M, D], the output of the last layer.
+        """
         config = self.config
         # As functions of slices of the stack, because linen's scan covers a stack as a whole.
         weights = meta.unbox(self.variables["params"]["layers"])
         seeds = self._seeds(dropout_seeds)
 
         def run(x: jax.Array, slices: Any, at: jax.Array | None = None) -> tuple[jax.Array, None]:
+            layer_weights, layer_seeds = slices
             layer = Layer(config, self.dtype, parent=None)
-            arguments = x, slices[1], segment_ids, distance_bias
-            layer_outputs: Any = layer.apply({"params": slices[0]}, *arguments, at=at)
+            arguments = x, layer_seeds, segment_ids, distance_bias
+            layer_outputs: Any = layer.apply({"params": layer_weights}, *arguments, at=at)
             return layer_outputs[0], None
 
         body = run
@@ -565,7 +642,7 @@ class Encoder(nn.Module):
         return run(x, last, at)[0]
 
     def _seeds(self, dropout_seeds: jax.Array | None) -> jax.Array | None:
-        """Returns the seeds of each layer, uint32[layers, B]."""
+        """Returns the seeds of each layer, uint32[layers, B], from seeds uint32[B]; None for None."""
         if dropout_seeds is None:
             return None
         return fold_in(dropout_seeds, jnp.arange(1, self.config.num_layers + 1)[:, None])

@@ -1,7 +1,7 @@
 """What some systems can do besides training: each ability is a protocol of its methods.
 
-Commands ask with `isinstance` whether an objective has an ability, and say so if it has not. A
-system has an ability by having its methods; nothing else declares it.
+Commands ask with `isinstance` whether an objective has an ability, and tell the user if it is
+missing. A system has an ability if it has the protocol's methods; nothing else declares abilities.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # A pre-training run loads neither benchmarks nor decoding.
 
 @runtime_checkable
 class Reads(Protocol):
-    """Shows what it reads of a batch, and what it predicts, token by token."""
+    """Shows what the system reads of a batch, and what it predicts, token by token."""
 
     def read(
         self, batch: Batch, rng: jax.Array, params: Params | None = None
@@ -29,8 +29,8 @@ class Reads(Protocol):
 
         Args:
           batch: the rows.
-          rng: key of the step, as for `Objective.loss`, from which it must draw the same masks and
-            samples.
+          rng: key of the step, as for `Objective.loss`. The system must draw the same masks and
+            samples from it as the loss does.
           params: weights that predict; None for no predictions.
         """
 
@@ -40,7 +40,7 @@ class Fills(Protocol):
     """Predicts the tokens at `<mask>`, as a masked language model does."""
 
     def fill(self, params: Params, rows: Rows, positions: jax.Array) -> jax.Array:
-        """Returns logits of all tokens at positions int32[B, M], float32[B, M, V]."""
+        """Returns logits float32[B, M, V] of all tokens at positions int32[B, M] of rows."""
 
 
 @runtime_checkable
@@ -58,17 +58,21 @@ class Predicts(Protocol):
     """Predicts the labels of a benchmark.
 
     Attributes:
-      benchmark: the benchmark that it was fine-tuned on.
+      benchmark: the benchmark that the system was fine-tuned on.
     """
 
     benchmark: "Benchmark"
 
     def predict(self, params: Params, rows: Rows) -> jax.Array:
-        """Returns float32 logits: [B, classes], [B, 1] (regression), [B, L, tags], [B, L, 2]."""
+        """Returns float32 logits, whose shape depends on the kind of the benchmark.
+
+        The shape is [B, classes]; [B, 1] for regression; [B, L, tags] for tagging; [B, L, 2], the
+        first and the last token of an answer, for question answering.
+        """
 
 
 class LearnedDirections(Protocol):
-    """The configuration of a translator, as far as its users ask."""
+    """The part of a translator's configuration that commands read."""
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -76,18 +80,18 @@ class LearnedDirections(Protocol):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Languages that translations are learned into."""
+        """The languages that translations are learned into."""
 
     def translates(self, source: str, target: str) -> bool:
-        """Returns whether a direction is learned."""
+        """Returns whether translation from language `source` to `target` is learned."""
 
 
 @runtime_checkable
 class Decodes(Protocol):
-    """Translates: it encodes sources, and decodes translations of them.
+    """Encodes sources, and decodes translations of them.
 
     Attributes:
-      config: the languages, and what it learned to translate.
+      config: the languages, and the directions that are learned.
     """
 
     config: LearnedDirections
@@ -109,19 +113,36 @@ class Decodes(Protocol):
         dropout_seeds: jax.Array | None = None,
         source_segment_ids: jax.Array | None = None,
     ) -> jax.Array:
-        """Decodes whole translations, each given its source's states; returns [B, L, D]."""
+        """Decodes whole translations, which read the states of their sources.
+
+        Args:
+          params: the weights.
+          rows: the translations.
+          states: [B, S, D], from `encode`.
+          dropout_seeds: uint32[B], a seed per row; None for no dropout.
+          source_segment_ids: int32[B, S], segments of `states`; None for the segments of `rows`.
+
+        Returns:
+          Hidden states [B, L, D].
+        """
 
     def predict(
         self, params: Params, hidden: jax.Array, rows: Rows
     ) -> tuple[VocabularyPrediction, jax.Array, jax.Array]:
         """Predicts the next tokens of decoded rows.
 
+        Args:
+          params: the weights.
+          hidden: [B, L, D], from `decode`.
+          rows: the rows that were decoded.
+
         Returns:
-          The prediction, int32[B, L] the next tokens, and bool[B, L], whether they are predicted.
+          The prediction; the next tokens, int32[B, L]; and bool[B, L], whether the prediction of a
+          place counts.
         """
 
     def decoder(self, params: Params, rows: Rows, languages: jax.Array) -> "Decoder":
-        """Encodes the source rows; the decoder translates them token by token.
+        """Encodes the source rows; returns a decoder that translates them token by token.
 
         Args:
           params: the weights.

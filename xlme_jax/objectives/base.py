@@ -312,7 +312,7 @@ class Objective(Protocol):
         """
 
     def check(self, run: RunFacts) -> None:
-        """Raises ValueError, naming the field and the remedy, if the run cannot train the system."""
+        """Raises ValueError, naming field and remedy, if the run cannot train the system."""
 
 
 class PlainObjective:

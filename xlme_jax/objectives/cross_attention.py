@@ -17,32 +17,33 @@ def cross_attention(
 ) -> jax.Array:
     """Returns cross-attention weights, the mean over heads and decoder layers: float32[B, T, S].
 
-    Entry [b, t, s] is what the token after place t is made from. Mean of all layers, because the
-    layer whose weights are most like an alignment differs between models.
+    Entry [b, t, s] is the weight of source token s where the decoder reads token t of the
+    translation, to predict token t + 1. All layers are averaged, because the layer whose weights
+    are most like an alignment differs between models.
 
     Args:
       objective: the translator.
-      params: its weights.
+      params: weights of the translator.
       source: tokens, segment_ids (1, and 0 for padding) and positions, int32[B, S] each.
-      target: translations, int32[B, T] each.
+      target: "tokens" of the translations, int32[B, T].
       languages: int32[B], the number of the language of each translation.
     """
     decoder = objective.decoder(params, source, languages)
     rows, width, heads = (decoder.source[0].shape[axis] for axis in (0, 1, 3))
-    # With these values, each weight is a number of its own in the result.
+    # With one-hot vectors as values, the result of attention is its weights.
     one_hot = jnp.broadcast_to(jnp.eye(width)[:, None], (rows, width, heads, width))
     ones = jnp.ones((rows, 1), jnp.int32)
 
     def step(caches: Any, tokens: jax.Array) -> tuple[Any, jax.Array]:
         queries: list[jax.Array] = []
 
-        def keep(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        def record(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
             result = call(*args, **kwargs)
-            if context.module.name == "q":  # Of `CrossAttention`, [B, 1, H, K].
+            if context.module.name == "q":  # The queries of `CrossAttention`, [B, 1, H, K].
                 queries.append(result)
             return result
 
-        with nn.intercept_methods(keep):
+        with nn.intercept_methods(record):
             _, caches = decoder.step(tokens[:, None], caches)
         weights = [
             attention(

@@ -1,8 +1,8 @@
 """Fine-tuning: a pre-trained encoder, a head for the task, and the task's loss.
 
 It is an objective like any other, so fine-tuning uses the loop, the checkpoints and the exact
-resume of pre-training. The pre-training objective defines the encoder, the table of benchmarks
-(`data.benchmarks.catalogue`) the task.
+resume of pre-training. The pre-training objective defines the encoder; the table of benchmarks
+(`data.benchmarks.catalogue`) defines the task.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ class FineTuneConfig(TunedConfig):
       pretrained: the objective that the encoder was pre-trained with. If unbound, it is read from
         the checkpoint that INIT_FROM names.
       dropout: probability for the head's inputs and, in the encoder, for embeddings, sub-layers and
-        attention; None keeps the encoder's from pre-training and gives the head none.
+        attention. With None, the encoder has its dropout from pre-training, and the head has none.
     """
 
     task: str
@@ -111,7 +111,7 @@ class FineTune(PlainObjective):
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """FLOPs by part; no alarms, as evaluations show what is wrong."""
+        """FLOPs of the encoder; no alarms, as evaluations show what is wrong."""
         return Diagnostics(self._flops, is_pretraining=False)
 
     def init(self, rng: jax.Array) -> Params:
@@ -122,7 +122,7 @@ class FineTune(PlainObjective):
         return {**params, HEAD: self._head.init(head_rng, hidden)["params"]}
 
     def totals(self, batch: Batch) -> Totals:
-        """Counts the labels in the batch: examples, or tagged words."""
+        """Returns the number of labels in the batch, one per example or tagged word, at least 1."""
         labels = batch[STREAM]["labels"]
         counted = labels[:, :1] != IGNORED
         if self.benchmark.kind == "tagging":
@@ -143,15 +143,19 @@ class FineTune(PlainObjective):
         )
         if self.benchmark.kind == "question_answering":
             logits = mask_padding(logits, rows["segment_ids"])
-        losses, right, counted = label_loss(self.benchmark.kind, logits, rows["labels"])
-        summed, count = (losses * counted).sum(), counted.sum()
+        losses, correct, weights = label_loss(self.benchmark.kind, logits, rows["labels"])
+        summed, count = (losses * weights).sum(), weights.sum()
         metrics: Metrics = {f"{STREAM}/loss": (summed, count)}
-        if right is not None:
-            metrics[f"{STREAM}/accuracy"] = ((right * counted).sum(), count)
+        if correct is not None:
+            metrics[f"{STREAM}/accuracy"] = ((correct * weights).sum(), count)
         return LossOutputs({STREAM: summed / totals[STREAM]["labels"]}, metrics)
 
     def predict(self, params: Params, rows: Mapping[str, jax.Array]) -> jax.Array:
-        """Returns float32 logits: [B, classes], [B, 1] (regression), [B, L, tags], [B, L, 2]."""
+        """Returns float32 logits, whose shape depends on the kind of the benchmark.
+
+        The shape is [B, classes]; [B, 1] for regression; [B, L, tags] for tagging; [B, L, 2], the
+        first and the last token of an answer, for question answering.
+        """
         return self._logits(params, rows)
 
     def encode(
@@ -160,18 +164,18 @@ class FineTune(PlainObjective):
         rows: Mapping[str, jax.Array],
         dropout_seeds: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """Returns the hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
+        """Returns the encoder's hidden states: embeddings, then each layer, [B, L, D] each."""
         states: list[jax.Array] = self.pretraining.encoder.encode(
             self.encoder_params(params), rows, dropout_seeds
         )
         return states
 
     def check(self, run: RunFacts) -> None:
-        """Raises ValueError if a row is too long, or the labels are those of another benchmark."""
+        """Raises ValueError if a row is too long, or has labels of another benchmark."""
         check_lengths("encoder", self.encoder.config, run.lengths)
         for task in run.tasks.get(STREAM, ()):
             name = find_benchmark(task.removeprefix("tfds_"))
-            # None for a task of the user's own.
+            # The name is None for a task that the user has defined.
             if name is not None and not benchmark(name).labelled_like(self.benchmark):
                 raise ValueError(
                     f"FineTune.task = {self.benchmark.name!r}, but DATA_DIR holds the task "
@@ -180,12 +184,12 @@ class FineTune(PlainObjective):
                 )
 
     def _flops(self, shapes: Shapes) -> dict[str, float]:
-        """Returns the FLOPs of a train step; those of the head are not counted."""
+        """Returns the FLOPs of a train step without the head."""
         per_token = functools.partial(flops.encoder, self.encoder.config)
         return {"encoder": training_flops(shapes, per_token)}
 
     def encoder_params(self, params: Params) -> Params:
-        """Returns everything but the task's head."""
+        """Returns the weights that the encoder reads, without the task's head."""
         pretrained = {name: value for name, value in params.items() if name != HEAD}
         return self.pretraining.encoder.params(pretrained)
 
@@ -196,6 +200,7 @@ class FineTune(PlainObjective):
         encoder_seeds: jax.Array | None = None,
         head_seeds: jax.Array | None = None,
     ) -> jax.Array:
+        """Returns logits as `predict` does, with dropout if there are seeds, uint32[B] each."""
         if self._head.per_token:
             hidden = self.encode(params, rows, encoder_seeds)[-1]
         else:
@@ -206,7 +211,11 @@ class FineTune(PlainObjective):
 
 
 def mask_padding(logits: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """Logits [B, L, 2] of answer bounds, set so low at padding that it gets no probability."""
+    """Returns `logits` [B, L, 2] of answer bounds, so low at padding that it has no probability.
+
+    Padding is where `segment_ids`, int32[B, L], is 0.
+    """
+    # Half of the lowest number: a difference from the lowest one itself could overflow.
     lowest = jnp.finfo(logits.dtype).min / 2
     return jnp.where(segment_ids[:, :, None] > 0, logits, lowest)
 
@@ -214,10 +223,10 @@ def mask_padding(logits: jax.Array, segment_ids: jax.Array) -> jax.Array:
 def label_loss(
     kind: Kind, logits: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
-    """Losses of labels, whether they are predicted correctly, and which of them count.
+    """Returns the losses of labels, whether they are predicted correctly, and which labels count.
 
-    Cross-entropy; for answers its mean over the first and the last token, each a softmax over the
-    tokens of the row; squared error for regression.
+    The loss is squared error for regression and cross-entropy for all other kinds. For answers, it
+    is the mean over the first and the last token, each a softmax over the tokens of the row.
 
     Args:
       kind: kind of the task.
@@ -225,23 +234,25 @@ def label_loss(
       labels: int32 as in `data.benchmarks.examples.Features`, padded with `IGNORED`.
 
     Returns:
-      Losses, correctness (None for regression), and float32 weights 0 or 1: each [B], or [B, L] for
-      tagging.
+      Losses; 1 for correct and 0 for wrong predictions (None for regression); and the labels'
+      weights, 1 or 0: float32[B] each, or float32[B, L] for tagging.
     """
     if kind == "regression":
+        # The label of an example is the bits of its target.
         target = jax.lax.bitcast_convert_type(labels[:, 0], jnp.float32)
         return jnp.square(logits[:, 0] - target), None, jnp.ones_like(target)
     if kind == "question_answering":
         by_bound = jnp.swapaxes(logits, 1, 2)  # [B, 2, L]
         losses = cross_entropy(by_bound, labels).mean(axis=1)
-        right = (by_bound.argmax(axis=-1) == labels).all(axis=1)
-        return losses, right.astype(jnp.float32), jnp.ones_like(losses)
+        is_correct = (by_bound.argmax(axis=-1) == labels).all(axis=1)
+        return losses, is_correct.astype(jnp.float32), jnp.ones_like(losses)
     if kind in ("classification", "multiple_choice"):
         labels = labels[:, 0]
-    counted = labels != IGNORED
-    labels = jnp.where(counted, labels, 0)
-    right = logits.argmax(axis=-1) == labels
-    return cross_entropy(logits, labels), right.astype(jnp.float32), counted.astype(jnp.float32)
+    is_counted = labels != IGNORED
+    labels = jnp.where(is_counted, labels, 0)
+    is_correct = logits.argmax(axis=-1) == labels
+    losses = cross_entropy(logits, labels)
+    return losses, is_correct.astype(jnp.float32), is_counted.astype(jnp.float32)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:

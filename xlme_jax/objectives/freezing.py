@@ -15,17 +15,23 @@ def freeze(
 ) -> optax.GradientTransformationExtraArgs:
     """Wraps an optimizer so that it does not change some weights in the first `steps` steps.
 
-    To `inner` their gradient is zero, and what it would change all the same, as weight decay does,
-    is left out. Nothing is added to its state, whose counts go on.
+    `inner` gets gradients of zero for frozen weights. Changes that it makes to these weights all the
+    same, such as weight decay, are discarded. The state is the state of `inner`, whose step counts
+    go on.
 
     Args:
       inner: the optimizer.
-      names: top-level names of `params`; those that are missing are skipped.
-      steps: updates before which the parts are frozen; `update` must be given `step`, int32[].
+      names: top-level names of the frozen parts of `params`; missing ones are skipped.
+      steps: number of first steps in which these parts are frozen.
+
+    Returns:
+      An optimizer whose `update` needs the extra argument `step`, int32[].
     """
     inner = optax.with_extra_args_support(inner)
 
     def without_frozen(tree: Params, step: jax.Array) -> Params:
+        """Returns gradients or updates, with zeros for frozen weights."""
+
         def masked(leaf: jax.Array) -> jax.Array:
             return jnp.where(step < steps, jnp.zeros_like(leaf), leaf)
 

@@ -225,7 +225,7 @@ class InfoXLM(XLM):
             )
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns the numbers of masked and real tokens of each stream, and of pairs to contrast."""
+        """Returns the numbers of masked and real tokens by stream, and of pairs to contrast."""
         totals = {name: dict(values) for name, values in super().totals(batch).items()}
         if self.config.contrast is not None:
             pairs = self._pairs(batch[STREAM])[2].sum().astype(jnp.float32)
@@ -267,7 +267,7 @@ class InfoXLM(XLM):
         return readings
 
     def _contrast_keys(self, rng: jax.Array) -> jax.Array:
-        """Returns the random keys of masks, of the query encoder's dropout, and of the momentum's."""
+        """Returns three random keys: for masks, and for dropout in query and momentum encoder."""
         return jax.random.split(stream_rng(rng, STREAM), 3)
 
     def _mask_contrasted(self, rows: Rows, rng: jax.Array) -> MaskedBatch:
@@ -306,7 +306,7 @@ class InfoXLM(XLM):
         query, key = (x.reshape(-1, x.shape[-1]) for x in (queries, keys))
         contrasts = contrast.contrast(query, key, queue, settings.temperature)
         query, key = contrast.directions(query), contrast.directions(key)
-        # A unit vector's product with the mean of unit vectors is the mean of its cosines with them.
+        # The product with the queue's mean direction is the mean cosine with all of its keys.
         queue_cosine = query @ contrast.directions(queue).mean(axis=0)
         weight = is_pair.reshape(-1).astype(jnp.float32)
         count = weight.sum()
@@ -330,12 +330,12 @@ class InfoXLM(XLM):
         """
         settings = self.config.contrast
         assert settings is not None
-        first, second = rows["starts"][:, ::2], rows["starts"][:, 1::2]
+        queries, keys = rows["starts"][:, ::2], rows["starts"][:, 1::2]
         if settings.both_directions:
+            first, second = queries, keys
             queries = jnp.concatenate([first, second], 1)
             keys = jnp.concatenate([second, first], 1)
-            first, second = queries, keys
-        return first, second, (first >= 0) & (second >= 0)
+        return queries, keys, (queries >= 0) & (keys >= 0)
 
     def _represent(
         self, weights: Params, rows: Mapping[str, jax.Array], columns: jax.Array, rng: jax.Array

@@ -1,8 +1,8 @@
 """Base classes of the configurations of systems, which gin files and Python build.
 
-A system is configured by a frozen dataclass that derives from `SystemConfig`, and is registered by
-its name in gin files: in `configuration.registry.SYSTEMS`, or by `configuration.registry.add` for
-those of other packages.
+A system is configured by a frozen dataclass that derives from `SystemConfig`. The dataclass is
+registered by its name in gin files: in `configuration.registry.SYSTEMS`, or with
+`configuration.registry.add` if it is part of another package.
 """
 
 import dataclasses
@@ -36,9 +36,9 @@ class SystemConfig:
         raise NotImplementedError(f"{type(self).__name__} must define build(vocab_size, dtype).")
 
     def with_dropout(self, rate: float) -> Self:
-        """Returns the configuration with another dropout in the exported encoder.
+        """Returns the configuration with dropout `rate` in the exported encoder, for fine-tuning.
 
-        Fine-tuning calls it. Unless it is overridden, all encoders among the fields get this rate.
+        Unless a subclass overrides this method, all encoders among the fields get this rate.
         """
         encoders: dict[str, Any] = {
             name: dataclasses.replace(value, dropout=rate, attention_dropout=rate)
@@ -48,7 +48,10 @@ class SystemConfig:
         return dataclasses.replace(self, **encoders)  # type: ignore[type-var]
 
     def held_out(self) -> "SystemConfig | None":
-        """Returns the configuration for held-out text, without dropout; None if it has no loss."""
+        """Returns the configuration for held-out text, without dropout.
+
+        It is None if the system has no loss on held-out text.
+        """
         return self.with_dropout(0.0)
 
     @property
@@ -58,7 +61,7 @@ class SystemConfig:
 
 
 class TunedConfig(SystemConfig):
-    """Configuration of a system that goes on with the encoder of another one.
+    """Configuration of a system that goes on with the encoder of another system.
 
     Attributes:
       pretrained: the configuration that the encoder was pre-trained with. If a gin file does not

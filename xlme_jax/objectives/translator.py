@@ -5,7 +5,6 @@ or in one direction, for which the first half of a row is encoded and the second
 """
 
 import dataclasses
-import functools
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -192,10 +191,11 @@ class Translate(PlainObjective):
         }
 
     def _derive(self, params: Params) -> Params:
-        """Returns a translator's weights, all but the languages' embeddings, from VECO's weights."""
-        derived = {**params, CROSS: self._decoder_layers(params, CROSS)}
+        """Returns a translator's weights, except its language embeddings, from VECO's weights."""
+        derived = dict(params)
         if not self.config.share_layers:
             derived[DECODER] = self._decoder_layers(params, "encoder")
+        derived[CROSS] = self._decoder_layers(params, CROSS)
         return derived
 
     def _decoder_layers(self, params: Params, name: str) -> Any:
@@ -286,7 +286,7 @@ class Translate(PlainObjective):
 
         Args:
           params: all weights.
-          rows: the text to decode, with "languages", the numbers of the target languages.
+          rows: the text to decode, with "languages", int32[B, L], the language of each token.
           states: [B, S, D], from `encode`.
           dropout_seeds: uint32[B], a seed per row; None for no dropout.
           source_segment_ids: int32[B, S], segments of `states`; None for the segments of `rows`.
@@ -374,7 +374,7 @@ class Translate(PlainObjective):
 
     @property
     def _parts(self) -> int:
-        """Number of equal parts of a row: 2 if one half is encoded and the other decoded, else 1."""
+        """Number of equal parts of a row: 2 if one half is encoded, the other decoded; else 1."""
         return 2 if self.config.directions else 1
 
 

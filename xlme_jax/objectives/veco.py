@@ -316,7 +316,7 @@ class VECO(OneEncoder):
     def _decode_pairs(
         self, params: Params, rows: Rows, states: jax.Array, seeds: jax.Array
     ) -> jax.Array:
-        """Returns the decoder's states [B, L, D]; each segment of a pair reads its partner's states."""
+        """Returns the decoder's states [B, L, D]; each segment reads its partner's `states`."""
         return self.decode(params, rows, states, partners(rows["segment_ids"]), dropout_seeds=seeds)
 
     def _predict_at(

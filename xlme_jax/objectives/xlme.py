@@ -90,7 +90,7 @@ class XLMEConfig(SystemConfig):
             )
 
     def with_dropout(self, rate: float) -> "XLMEConfig":
-        """Returns the configuration with dropout `rate` in the exported encoder, the discriminator."""
+        """Returns the configuration with dropout `rate` in the discriminator, which is exported."""
         encoder = dataclasses.replace(self.discriminator, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, discriminator=encoder)
 
