@@ -1,4 +1,4 @@
-"""Decoding token by token: the decoder of `EncoderDecoderLM` with keys and values kept."""
+"""Decoding token by token: the decoder of `EncoderDecoderLM` with caches of keys and values."""
 
 import dataclasses
 from typing import Any
@@ -24,8 +24,8 @@ class Decoder:
 
     Attributes:
       model: the network.
-      params: weights of `model`, with those of cross-attention as "cross".
-      source: the keys and values of each layer's cross-attention, [B, S, 2, H, K].
+      params: weights of `model`, and as "cross" the weights of cross-attention.
+      source: the keys and values that the cross-attention of each layer reads, [B, S, 2, H, K].
       source_segment_ids: int32[B, S], 1, and 0 for padding.
       first: [B, D], added to the embedding of each translation's first token.
     """
@@ -45,7 +45,15 @@ class Decoder:
         source_segment_ids: jax.Array,
         first: jax.Array,
     ) -> "Decoder":
-        """Reads sources [B, S, D]; the other arguments are the attributes."""
+        """Returns a decoder that has read sources.
+
+        Args:
+          model: the network.
+          params: weights of `model`, and as "cross" the weights of cross-attention.
+          states: [B, S, D], hidden states of the sources.
+          source_segment_ids: int32[B, S], 1, and 0 for padding.
+          first: [B, D], added to the embedding of each translation's first token.
+        """
         source = tuple(
             project_source(model.config, model.dtype, states, weights)
             for weights in _layers(params["cross"], model.config)
@@ -53,7 +61,12 @@ class Decoder:
         return cls(model, params, source, source_segment_ids, first)
 
     def cache(self, hypotheses: int, length: int) -> tuple[Cache, ...]:
-        """Returns empty caches for hypotheses of each source, of at most `length` tokens."""
+        """Returns an empty cache for each layer.
+
+        Args:
+          hypotheses: W, hypotheses of each source.
+          length: maximum number of tokens of a hypothesis.
+        """
         rows, _, _, heads, width = self.source[0].shape
         empty = jnp.zeros((rows, hypotheses, heads, length, width), self.model.dtype)
         return tuple(Cache(empty, empty, jnp.zeros((), jnp.int32)) for _ in self.source)
@@ -64,11 +77,11 @@ class Decoder:
         """Reads the next token of each hypothesis.
 
         Args:
-          tokens: int32[B, W].
-          caches: of the tokens before.
+          tokens: int32[B, W], the next token of each of W hypotheses.
+          caches: each layer's cache of the tokens before.
 
         Returns:
-          Logits float32[B, W, V] of the token after it, and the caches with this token.
+          Logits float32[B, W, V] of the tokens after `tokens`, and the caches with `tokens`.
         """
         model, params = self.model, self.params
         config: EncoderConfig = model.config
@@ -84,11 +97,12 @@ class Decoder:
         x = x + jnp.where(position == 0, self.first, 0)[:, None].astype(model.dtype)
         x = _norm(config, params["encoder"]["embedding_norm"], x, model.dtype)
         new_caches = []
-        ones = jnp.ones_like(tokens)
+        segment_ids = jnp.ones_like(tokens)
         layers = _layers(params["encoder"], config), _layers(params["cross"], config)
         for weights, cross, source, cache in zip(*layers, self.source, caches):
             layer = Layer(config, model.dtype)
-            arguments = (x, None, ones, None, cross, source, self.source_segment_ids, cache)
+            # Without dropout seeds, and without relative bias, which decoding does not support.
+            arguments = (x, None, segment_ids, None, cross, source, self.source_segment_ids, cache)
             result: Any = layer.apply({"params": weights}, *arguments)
             x, cache = result
             new_caches.append(cache)
@@ -99,12 +113,13 @@ class Decoder:
 
 
 def _layers(weights: Any, config: EncoderConfig) -> list[Any]:
-    """Returns the weights of each layer."""
+    """Returns the weights of each layer, whether they are stacked or not."""
     if config.scan_layers:
         return [jax.tree.map(lambda x: x[i], weights["layers"]) for i in range(config.num_layers)]  # noqa: B023
     return [weights[f"layer_{index}"] for index in range(config.num_layers)]
 
 
 def _norm(config: EncoderConfig, weights: Any, x: jax.Array, dtype: Any) -> jax.Array:
+    """Returns `x` after layer normalization with these weights."""
     normalized: Any = layer_norm(config, dtype).apply({"params": weights}, x)
     return normalized

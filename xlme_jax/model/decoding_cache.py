@@ -12,12 +12,13 @@ from xlme_jax.ops.implementations import MASKED
 class Cache(NamedTuple):
     """What a decoder layer keeps of the tokens decoded so far, for W hypotheses of each row.
 
-    Heads come before tokens, so that XLA's products read a cache as it lies in memory.
+    The axis of heads comes before the axis of tokens, so that XLA's products read a cache as it
+    lies in memory.
 
     Attributes:
-      keys: [B, W, H, T, K], keys of the tokens so far; unused after them.
-      values: [B, W, H, T, K], their values.
-      length: int32[], the number of these tokens, which is the place of the next one.
+      keys: [B, W, H, T, K], keys of the tokens so far; places after these tokens are unused.
+      values: [B, W, H, T, K], values of the tokens so far.
+      length: int32[], the number of tokens so far, which is the place of the next token.
     """
 
     keys: jax.Array
@@ -33,7 +34,11 @@ class Cache(NamedTuple):
         return Cache(keys, values, self.length + 1)
 
     def select(self, hypotheses: jax.Array) -> "Cache":
-        """Returns the cache in which hypothesis w continues the given one: int32[B, W]."""
+        """Returns the cache in which hypothesis w continues hypothesis `hypotheses[:, w]`.
+
+        Args:
+          hypotheses: int32[B, W], hypotheses of this cache.
+        """
         chosen = hypotheses[:, :, None, None, None]
         keys, values = (
             jnp.take_along_axis(old, chosen, axis=1) for old in (self.keys, self.values)
@@ -41,7 +46,7 @@ class Cache(NamedTuple):
         return Cache(keys, values, self.length)
 
     def attend(self, q: jax.Array) -> jax.Array:
-        """Attends from a query of each hypothesis to its tokens so far: [B, W, H, K] twice."""
+        """Attends from each hypothesis's query to its tokens so far: [B, W, H, K] of both."""
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
         product = functools.partial(jnp.einsum, precision=exact)

@@ -142,7 +142,7 @@ class Discriminator(nn.Module):
         self.head = RTDHead(config, self.head_kind, self.dtype)
 
     def tables(self, shared: Shared) -> Tables:
-        """Returns the tables that this encoder reads: shared tables, its own, or the sum of both."""
+        """Returns the tables that this encoder reads: shared ones, its own, or their sum."""
         tokens, positions = shared
         if tokens is None:
             tokens = self.tokens()

@@ -220,7 +220,7 @@ class CrossAttention(nn.Module):
         source_segment_ids: jax.Array,
         dropout_seeds: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns [B, L, D], the sum of `x` and what `x` reads of the source.
+        """Returns [B, L, D], the sum of `x` and what it reads of the source, normalised if post-LN.
 
         Args:
           x: [B, L, D], states of the decoder.
@@ -286,8 +286,8 @@ def project_source(
 def init_cross_attention(config: EncoderConfig, rng: jax.Array) -> Any:
     """Returns random cross-attention weights of every layer, boxed with logical axis names.
 
-    As in the encoder, the weights of all layers are one stack, "layers", with `scan_layers`; without
-    it there are "layer_0", "layer_1" and so on.
+    As in the encoder, the weights of all layers are one stack, "layers", with `scan_layers`, and
+    "layer_0", "layer_1" and so on without it.
     """
     config = dataclasses.replace(config, attention="xla")  # No kernels for a single token.
     states = jnp.zeros((1, 1, config.hidden_size))
@@ -411,7 +411,7 @@ class Layer(nn.Module):
         cache: "Cache | None" = None,
         at: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
-        """Runs the layer: an encoder layer, or a decoder layer if there are cross-attention weights.
+        """Runs an encoder layer, or a decoder layer if there are cross-attention weights.
 
         Args:
           x: [B, L, D]; with a cache [B, W, D], the next token of each hypothesis.
@@ -642,7 +642,7 @@ class Encoder(nn.Module):
         return run(x, last, at)[0]
 
     def _seeds(self, dropout_seeds: jax.Array | None) -> jax.Array | None:
-        """Returns the seeds of each layer, uint32[layers, B], from seeds uint32[B]; None for None."""
+        """Returns the seeds of each layer, uint32[layers, B]; None without dropout seeds."""
         if dropout_seeds is None:
             return None
         return fold_in(dropout_seeds, jnp.arange(1, self.config.num_layers + 1)[:, None])

@@ -1,33 +1,35 @@
 """How FLOPs are counted: checkpoints and results hold {convention: FLOPs}.
 
-This is the one place that knows the conventions; a new one is an entry of `CONVENTIONS`.
+Only this module knows the conventions; a new convention is an entry of `CONVENTIONS`.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# As `model.flops` counts.
+# The convention of `model.flops`.
 OURS = "ours"
-# As XLM-E's Table 4 does.
+# The convention of XLM-E's Table 4.
 TABLE_4 = "table_4"
 
 
 def as_table_4(all_streams: float, pairs: float) -> float:
-    """Returns FLOPs as XLM-E's Table 4 counts them, to compare with its figures.
+    """Returns FLOPs as XLM-E's Table 4 counts them, for comparison with the table.
 
-    The paper gives no formula. This one is inferred from its figures of XLM-E Base (125k steps of
-    2,048 x 512 slots for each task), 6.3e19 without TRTD and 9.5e19 with it. Ours are 1.22e20 and
-    2.44e20:
+    The paper gives no formula. This formula is inferred from the table's figures of XLM-E Base
+    (125k steps of 2,048 x 512 slots for each task), 6.3e19 without TRTD and 9.5e19 with TRTD.
+    `model.flops` counts 1.22e20 and 2.44e20:
 
-    - a multiply-add is one operation in the table and two in ours: 6.1e19 without TRTD;
-    - TRTD adds half of MRTD's figure, as if half of the slots of its batches, which are as long as
-      their longest pair, were padding. Ours counts every slot: 9.2e19 with TRTD.
+    - a multiply-add is one operation in the table and two in `model.flops`: with one, 6.1e19
+      without TRTD;
+    - TRTD adds half of MRTD's figure to the table, as if half of the slots of TRTD's batches, which
+      are as long as their longest pair, were padding. `model.flops` counts every slot; with half
+      of them, 9.2e19 with TRTD.
 
     The table's figures are 3% higher; what else they count is not known.
 
     Args:
-      all_streams: FLOPs as `model.flops` counts them.
-      pairs: the part of them that is spent on streams of pairs.
+      all_streams: FLOPs of all streams, as `model.flops` counts them.
+      pairs: the part of these FLOPs that is spent on streams of pairs.
     """
     return (all_streams - pairs) / 2 + pairs / 4
 
@@ -36,23 +38,24 @@ CONVENTIONS: Mapping[str, Callable[[float, float], float]] = {
     OURS: lambda all_streams, pairs: all_streams,
     TABLE_4: as_table_4,
 }
-"""{convention: (FLOPs as `model.flops` counts them, those on streams of pairs) -> FLOPs}."""
+"""{convention: function of the arguments of `as_table_4` that returns FLOPs}."""
 
 
 def count(all_streams: float, pairs: float) -> dict[str, float]:
     """Returns {convention: FLOPs}.
 
     Args:
-      all_streams: FLOPs as `model.flops` counts them.
-      pairs: the part of them that is spent on streams of pairs.
+      all_streams: FLOPs of all streams, as `model.flops` counts them.
+      pairs: the part of these FLOPs that is spent on streams of pairs.
     """
     return {name: convention(all_streams, pairs) for name, convention in CONVENTIONS.items()}
 
 
 def upgraded(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Returns fields of JSON with {convention: FLOPs} under each of `names`.
+    """Returns a copy of the fields of a JSON file with {convention: FLOPs} under each of `names`.
 
-    Files of before had a number there, and another one of Table 4's convention beside it.
+    Older files have FLOPs of the convention "ours" under such a name, and FLOPs of Table 4's
+    convention under a second name, with "table_4_flops" instead of "flops".
     """
     content = dict(fields)
     for name in names:

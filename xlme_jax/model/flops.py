@@ -13,25 +13,34 @@ training step:       3 x forward (backward counts twice; recomputation is not co
 
 
 def encoder(config: EncoderConfig, length: int, embedding_size: int | None = None) -> float:
-    """Returns the forward FLOPs per token of an encoder on rows of `length` tokens."""
+    """Returns the forward FLOPs per token of an encoder on rows of `length` tokens.
+
+    If `embedding_size` differs from the encoder's width, the projection of embeddings is counted;
+    None stands for the encoder's width.
+    """
     hidden, ffn = config.hidden_size, config.ffn_size
     layer = 8 * hidden**2 + 4 * hidden * ffn + 4 * length * hidden
     width = embedding_size or hidden
-    return config.num_layers * layer + (2 * width * hidden if width != hidden else 0)
+    projection = 2 * width * hidden if width != hidden else 0
+    return config.num_layers * layer + projection
 
 
 def decoder(config: EncoderConfig, length: int, source_length: int) -> float:
-    """Returns the forward FLOPs per token of a decoder that reads `source_length` tokens."""
+    """Returns the forward FLOPs per token of a decoder on rows of `length` tokens.
+
+    Its cross-attention reads rows of `source_length` tokens.
+    """
     hidden = config.hidden_size
     cross = 4 * hidden**2 * (1 + source_length / length) + 4 * source_length * hidden
     return encoder(config, length) + config.num_layers * cross
 
 
 def mlm_head(hidden_size: int, embedding_size: int, vocab_size: int) -> float:
-    """Returns the forward FLOPs per masked slot."""
+    """Returns the forward FLOPs of the MLM head per masked slot."""
     return 2 * hidden_size * embedding_size + 2 * embedding_size * vocab_size
 
 
 def rtd_head(hidden_size: int, kind: str) -> float:
-    """Returns the forward FLOPs per token."""
-    return 2 * hidden_size + (2 * hidden_size**2 if kind == "dense" else 0)
+    """Returns the forward FLOPs of the RTD head, "dense" or "linear", per token."""
+    dense = 2 * hidden_size**2 if kind == "dense" else 0
+    return 2 * hidden_size + dense

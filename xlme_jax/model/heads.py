@@ -49,20 +49,28 @@ def embed(
     position_table: jax.Array | None,
     dtype: jnp.dtype,
 ) -> jax.Array:
-    """Sums token and position embeddings: int32[B, L] twice -> [B, L, E] in `dtype`."""
+    """Returns the sums of token and position embeddings, [B, L, E] in `dtype`.
+
+    Args:
+      tokens: int32[B, L].
+      positions: int32[B, L].
+      table: [Vp, E], the token table.
+      position_table: [max_length, E]; None to leave positions out.
+      dtype: compute type.
+    """
     split = vocabulary_split()
     embedded = lookup(table, tokens, dtype, split)
     if position_table is not None:
-        # Not a plain gather, whose gradient XLA sums on every device for all rows.
+        # Not a plain gather: every device would sum its gradient over the rows of all devices.
         rows = VocabularySplit(rows=split.rows)
         embedded = embedded + lookup(position_table, positions, dtype, rows)
     return nn.with_logical_constraint(embedded, ("batch", "length", "activation_embed"))
 
 
 class MLMHead(nn.Module):
-    """Dense to the embedding width, GELU, layer norm; the result is scored against the tied table.
+    """A dense layer to the embedding width, GELU, and layer normalization.
 
-    Returns the transformed rows and the output bias, for `ops.vocabulary_head`.
+    `ops.vocabulary_head` scores the results against the tied token table.
     """
 
     config: EncoderConfig
@@ -72,7 +80,7 @@ class MLMHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """[M, D] -> [M, E], float32[Vp]."""
+        """Transforms hidden states [..., D]; returns [..., E], and the output bias float32[Vp]."""
         axes = ("embed", "table_embed")
         x = dense(self.config, hidden, self.embedding_size, axes, self.dtype, "dense")
         x = layer_norm(self.config, self.dtype, "norm")(gelu(x))
@@ -83,7 +91,7 @@ class MLMHead(nn.Module):
 class RTDHead(nn.Module):
     """Replaced token detection: a logit per token, positive for "replaced".
 
-    "dense" is ELECTRA's dense, GELU, linear; "linear" a single zero-initialised layer.
+    "dense" is ELECTRA's head: dense, GELU, linear. "linear" is a single zero-initialised layer.
     """
 
     config: EncoderConfig
@@ -92,7 +100,7 @@ class RTDHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """[B, L, D] -> float32[B, L]."""
+        """Returns logits float32[B, L] of hidden states [B, L, D]."""
         initializer = ZEROS
         if self.kind == "dense":
             config = self.config
@@ -113,12 +121,13 @@ class RTDHead(nn.Module):
 class TaskHead(nn.Module):
     """The head for fine-tuning, as in XLM-R.
 
-    For sequences it reads the hidden state of `<s>` through a dense layer with tanh; for tokens it
-    is a single linear layer.
+    For tokens it is a single linear layer. For sequences, a dense layer with tanh reads the hidden
+    state of `<s>`, and the linear layer its result.
 
     Attributes:
       config: the encoder's configuration.
-      outputs: classes, tags, 1 (regression) or 2 (first and last token of an answer).
+      outputs: number of outputs: of classes, of tags, 1 (regression) or 2 (first and last token of
+        an answer).
       per_token: whether each token has its own outputs.
       dropout: dropout probability of the inputs.
       dtype: compute type.
@@ -132,7 +141,12 @@ class TaskHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, dropout_seeds: jax.Array | None = None) -> jax.Array:
-        """[B, L, D] -> float32[B, L, outputs], or float32[B, outputs] for sequences."""
+        """Returns logits float32[B, L, outputs] of tokens, or float32[B, outputs] of sequences.
+
+        Args:
+          hidden: [B, L, D], states of the last layer; for sequences, the first token's are enough.
+          dropout_seeds: uint32[B], a seed per row; None for no dropout.
+        """
         config = self.config
         if not self.per_token:
             hidden = dropout(hidden[:, 0], self.dropout, dropout_seeds)

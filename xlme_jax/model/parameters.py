@@ -19,17 +19,24 @@ def parameter(
     shape: tuple[int, ...],
     axes: tuple[str | None, ...],
 ) -> jax.Array:
-    """Creates a float32 parameter whose dimensions carry the logical axis names `axes`.
+    """Returns a parameter of a module, which is created, in float32, when weights are initialized.
+
+    Args:
+      module: the module that the parameter belongs to.
+      name: name of the parameter in the module.
+      initializer: function that draws the initial value.
+      shape: shape of the parameter.
+      axes: logical axis name of each dimension; None for a dimension without one.
 
     Raises:
-      ScopeParamShapeError: weights that are applied have another shape.
+      ScopeParamShapeError: the weights that the module is applied with have another shape.
     """
     value: jax.Array
     if not module.has_variable("params", name):
         boxed = nn.with_logical_partitioning(initializer, axes)
         value = module.param(name, boxed, shape)  # type: ignore[assignment]  # linen unboxes
         return value
-    # Not by `param`, which traces the initializer each time to learn the shape.
+    # Not with `param`, which traces the initializer each time to learn the shape.
     value = nn.meta.unbox(module.get_variable("params", name))
     if value.shape != shape:
         raise ScopeParamShapeError(name, "/".join(module.path), value.shape, shape)
@@ -40,6 +47,7 @@ def vocabulary_split() -> VocabularySplit:
     """Returns how the current logical axis rules split batch rows and vocabulary."""
 
     def axes(name: str) -> tuple[str, ...]:
+        """Returns the mesh axes of a logical axis, for which rules give None, a name, or names."""
         (mesh_axes,) = nn.logical_to_mesh_axes((name,)) or (None,)
         return (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes or ())
 

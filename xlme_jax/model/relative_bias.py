@@ -1,8 +1,8 @@
 """XLM-E's gated relative position bias (Sec. 3.3): a learned bias per distance, and its gate.
 
-Distances are measured in columns of a row. The tokens of a segment are adjacent, so within it these
-are the distances of consecutive positions. Where the positions of a pair's second side restart
-(`Joint.positions`), the bias still uses columns, as if they did not.
+Distances are measured in columns of a row. The tokens of a segment are adjacent, so these are the
+distances of consecutive positions in the segment. Where the positions of a pair's second side
+restart (`Joint.positions`), the bias still uses columns, as if positions did not restart.
 """
 
 import math
@@ -18,11 +18,11 @@ from xlme_jax.ops.mesh_axes import automatic_axes
 
 
 def distance_buckets(length: int, num_buckets: int, max_distance: int) -> np.ndarray:
-    """T5's bidirectional bucket of every signed distance in a row (Raffel et al. 2020, Sec. 2.1).
+    """Returns T5's bidirectional bucket of every distance in a row (Raffel et al. 2020, Sec. 2.1).
 
     Half of the buckets serve keys after the query. In each half, the first half of the buckets are
-    exact distances, the others grow logarithmically up to `max_distance`; keys beyond it share the
-    last one.
+    exact distances; the others grow logarithmically up to `max_distance`, beyond which all keys are
+    in the last bucket.
 
     Args:
       length: L, tokens in a row.
@@ -34,8 +34,8 @@ def distance_buckets(length: int, num_buckets: int, max_distance: int) -> np.nda
     """
     distance = np.arange(2 * length)
     distance = np.where(distance < length, distance, distance - 2 * length)
-    half = num_buckets // 2
-    exact = half // 2
+    half = num_buckets // 2  # Buckets of one direction.
+    exact = half // 2  # Buckets of exact distances, which are less than this number.
     size = np.abs(distance)
     # float32 and this order of operations give exactly the buckets of the public implementations.
     ratio = np.log(np.maximum(size, 1).astype(np.float32) / exact) / math.log(max_distance / exact)
@@ -45,10 +45,7 @@ def distance_buckets(length: int, num_buckets: int, max_distance: int) -> np.nda
 
 
 class RelativeBiasTable(nn.Module):
-    """The learned bias d of each bucket and head, shared by the layers of an encoder.
-
-    Returns [H, 2L] with the bias of distance key - query at index (key - query) mod 2L.
-    """
+    """The learned bias d of each bucket and head, shared by the layers of an encoder."""
 
     num_heads: int
     num_buckets: int
@@ -57,7 +54,10 @@ class RelativeBiasTable(nn.Module):
 
     @nn.compact
     def __call__(self, length: int) -> jax.Array:
-        """Looks up the bias of every distance in a row of `length` tokens."""
+        """Returns the bias of every distance in a row of `length` tokens, [H, 2L].
+
+        The bias of distance key - query is at index (key - query) mod 2L.
+        """
         shape = (self.num_buckets, self.num_heads)
         table = parameter(self, "table", self.initializer, shape, ("buckets", "heads"))
         buckets = distance_buckets(length, self.num_buckets, self.max_distance)
@@ -67,16 +67,16 @@ class RelativeBiasTable(nn.Module):
 
 
 def gate_value(q: jax.Array, u: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
-    """Returns the factor on the bias of each query: r = d * gate (XLM-E, after Eq. 8).
+    """Returns the gate, the factor on the bias d of each query: r = d * gate (XLM-E, after Eq. 8).
 
     g_update = sigmoid(q.u), g_reset = sigmoid(q.v), and
     r = d + g_update d + (1 - g_update) w g_reset d = d (1 + g_update + (1 - g_update) w g_reset).
 
     Args:
       q: [B, L, H, K], the projected query of each head.
-      u: [H, K].
-      v: [H, K].
-      w: [H].
+      u: [H, K], weights of the update gate.
+      v: [H, K], weights of the reset gate.
+      w: [H], scale of the reset gate.
 
     Returns:
       [B, L, H] in float32 or better.

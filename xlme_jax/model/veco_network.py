@@ -1,6 +1,7 @@
 """VECO's network: a masked language model whose encoder layers also serve as decoder layers.
 
-The pairs of a row are neighbouring segments 2p - 1 and 2p; an odd one may lack its partner.
+Pair p of a row, from 1, consists of the neighbouring segments 2p - 1 and 2p, which are partners; a
+segment with an odd number may lack its partner.
 """
 
 import jax
@@ -15,7 +16,8 @@ from xlme_jax.ops.vocabulary_split import lookup
 class EncoderDecoderLM(MaskedLM):
     """`MaskedLM`, with the same weights, whose encoder can also run as a decoder.
 
-    Cross-attention weights are passed in: see `model.encoder.init_cross_attention`.
+    Cross-attention weights are not among its weights, but an argument of `decode`: see
+    `model.encoder.init_cross_attention`.
     """
 
     def decode(
@@ -25,9 +27,13 @@ class EncoderDecoderLM(MaskedLM):
         dropout_seeds: jax.Array | None = None,
         added: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns hidden states [B, L, D] of rows whose tokens see earlier ones and the source.
+        """Returns hidden states [B, L, D] of rows whose tokens see earlier tokens and the source.
 
-        `added` [B, L, D] is added to the embeddings.
+        Args:
+          rows: tokens, segment_ids and positions, int32[B, L] each.
+          source: the states that the tokens read, and the weights of cross-attention.
+          dropout_seeds: uint32[B], a seed per row; None for no dropout.
+          added: [B, L, D], added to the embeddings; None for nothing.
         """
         hidden: jax.Array = self.encode(
             rows, added=added, source=source, dropout_seeds=dropout_seeds
@@ -35,11 +41,15 @@ class EncoderDecoderLM(MaskedLM):
         return hidden
 
     def above_mean(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:
-        """Returns how far logits are above the mean over the vocabulary: float32[B, L].
+        """Returns the targets' logits minus the mean logit of the vocabulary, float32[B, L].
 
-        With it, label smoothing needs no logits of other tokens: the loss of a target t with
-        smoothing e is logZ - (1 - e) z_t - e mean(z), which is the plain loss plus e (z_t -
-        mean(z)); and the mean logit is that of the mean embedding.
+        With this difference, label smoothing needs no logits of other tokens. The loss of a target
+        t with smoothing e is logZ - (1 - e) z_t - e mean(z), which is the plain loss plus
+        e (z_t - mean(z)). The mean logit needs only the mean embedding and the mean bias.
+
+        Args:
+          hidden: [B, L, D], states of the last layer.
+          targets: int32[B, L].
         """
         rows, bias = self.head(hidden)
         table = self.tables()[0]
@@ -53,21 +63,25 @@ class EncoderDecoderLM(MaskedLM):
 
 
 def partners(segment_ids: jax.Array) -> jax.Array:
-    """Returns the number of each pair's other segment; -1, which no segment has, for padding."""
+    """Returns the number of the partner of each segment; for padding (0) -1, which no segment has.
+
+    The partner's number is returned even if the row lacks the partner.
+    """
+    # With numbers from 0, partners differ in the last bit.
     return ((segment_ids - 1) ^ 1) + 1
 
 
 def has_partner(segment_ids: jax.Array) -> jax.Array:
-    """Returns whether the row has the pair's other segment: int32[B, L] -> bool[B, L]."""
+    """Returns whether a row has the partner of each token's segment: int32[B, L] -> bool[B, L]."""
     return (partners(segment_ids)[:, :, None] == segment_ids[:, None, :]).any(axis=2)
 
 
 def joined(rows: Rows) -> dict[str, jax.Array]:
-    """Rows in which each pair is one segment with consecutive positions, the input of TLM.
+    """Returns rows in which each pair is one segment with consecutive positions, the input of TLM.
 
-    The second sentence keeps its `<s>`, so that all tasks of a stream share one row, and as both
-    sentences of XLM's pairs begin with a special token: a pair is `<s> e </s> <s> f </s>`, whereas
-    XLM-E's has no second `<s>`.
+    The second sentence keeps its `<s>`, so that all tasks of a stream share one row. A pair is thus
+    `<s> e </s> <s> f </s>`: as in XLM's pairs, both sentences begin with a special token, whereas
+    XLM-E's pairs have no second `<s>`.
     """
     pairs = (rows["segment_ids"] + 1) // 2
     column = jnp.broadcast_to(jnp.arange(pairs.shape[1], dtype=jnp.int32), pairs.shape)

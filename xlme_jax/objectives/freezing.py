@@ -15,9 +15,9 @@ def freeze(
 ) -> optax.GradientTransformationExtraArgs:
     """Wraps an optimizer so that it does not change some weights in the first `steps` steps.
 
-    `inner` gets gradients of zero for frozen weights. Changes that it makes to these weights all the
-    same, such as weight decay, are discarded. The state is the state of `inner`, whose step counts
-    go on.
+    `inner` gets gradients of zero for frozen weights. If it changes these weights all the same, for
+    example by weight decay, the changes are discarded. The state is the state of `inner`, whose
+    step counts go on.
 
     Args:
       inner: the optimizer.

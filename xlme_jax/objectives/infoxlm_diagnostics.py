@@ -1,4 +1,4 @@
-"""What is watched of InfoXLM's contrast: plots, an alarm, and FLOPs."""
+"""The diagnostics of InfoXLM's contrast: plots, an alarm, and FLOPs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -44,19 +44,19 @@ def contrast_diagnostics(
     queue_size: int,
     both_directions: bool,
 ) -> Diagnostics:
-    """Returns the diagnostics of XLM with those of the contrast.
+    """Returns the diagnostics of XLM, extended by the contrast.
 
     Args:
-      xlm: those of the masked language model.
-      stream: the stream that is contrasted.
+      xlm: the diagnostics of the masked language model.
+      stream: name of the stream that is contrasted.
       encoder: the query encoder.
-      layers: its layers that both encoders run; 0 if embeddings are contrasted.
-      queue_size: K.
+      layers: number of layers that query and momentum encoder run; 0 if embeddings are contrasted.
+      queue_size: K, number of keys in the queue.
       both_directions: whether both sentences of a pair are queries.
     """
 
     def counted(shapes: Shapes) -> dict[str, float]:
-        """Returns the FLOPs by part; the queue is counted for one pair per row."""
+        """Returns the FLOPs by part; the product with the queue is counted for a pair per row."""
         parts = xlm.flops({name: shape for name, shape in shapes.items() if name != stream})
         rows, length = shapes[stream]
         lower = dataclasses.replace(encoder, num_layers=layers) if layers else None
@@ -68,8 +68,8 @@ def contrast_diagnostics(
         return parts
 
     def alarms(values: Mapping[str, float]) -> list[str]:
-        """Returns the alarms of XLM, and that of a contrast that has learned nothing."""
-        # Among the queue and the translation.
+        """Returns the alarms of XLM, and an alarm if the contrast has learned nothing."""
+        # A blind guess chooses among the keys of the queue and the translation.
         choices, among = queue_size + 1, f"{queue_size:,} keys"
         problem = "The contrast has learned nothing"
         return xlm.alarms(values) + blind_guess_alarm(

@@ -1,4 +1,4 @@
-"""What is watched of masked language modelling: plots, alarms, and FLOPs."""
+"""The diagnostics of masked language modelling: plots, alarms, and FLOPs."""
 
 import functools
 import itertools
@@ -39,8 +39,8 @@ def one_encoder_diagnostics(
     Args:
       config: the encoder.
       vocab_size: V.
-      maskings: how tokens are masked, by stream.
-      streams: the streams that are masked.
+      maskings: {stream: how tokens are masked}.
+      streams: names of the masked streams.
     """
     return Diagnostics(
         functools.partial(
@@ -54,7 +54,13 @@ def one_encoder_diagnostics(
 def masked_lm_alarms(
     vocab_size: int, streams: Sequence[str], values: Mapping[str, float]
 ) -> list[str]:
-    """Returns the alarms of a masked language model that is worse than a blind guess."""
+    """Returns an alarm for each stream on which the model is no better than a blind guess.
+
+    Args:
+      vocab_size: V.
+      streams: names of the masked streams.
+      values: {metric: value} of a line of the log.
+    """
     alarms = (
         blind_guess_alarm(
             f"The masked language model has learned nothing on {name}",
@@ -66,7 +72,7 @@ def masked_lm_alarms(
         )
         for name in streams
     )
-    return [*itertools.chain.from_iterable(alarms)]
+    return list(itertools.chain.from_iterable(alarms))
 
 
 def blind_guess_alarm(
@@ -77,18 +83,18 @@ def blind_guess_alarm(
     among: str,
     remedy: str = "",
 ) -> list[str]:
-    """Returns the alarm of a loss that is no lower than that of a blind guess, [] without one.
+    """Returns an alarm if a loss is no lower than a blind guess's; [] if it is lower or missing.
 
     Args:
       problem: what has learned nothing, with its stream.
       values: {metric: value} of a line of the log.
-      metric: the loss, in nats.
+      metric: name of the loss, which is in nats.
       choices: number of classes that are guessed among.
       among: the classes, in words.
-      remedy: what helps besides a lower learning rate and a longer warmup.
+      remedy: what helps besides a lower learning rate and a longer warmup; "" for nothing.
     """
     loss, guess = values.get(metric, math.nan), math.log(choices)
-    if not loss >= guess:
+    if not loss >= guess:  # NaN, a missing loss, is not an alarm.
         return []
     return [
         f"{problem}: {metric.split('/')[-1]} is {loss:.3f}, and a blind guess among {among} costs "
@@ -97,7 +103,12 @@ def blind_guess_alarm(
 
 
 def training_flops(shapes: Shapes, per_token: Callable[[int], float]) -> float:
-    """FLOPs of forward and backward pass, given the forward FLOPs per token in rows of n tokens."""
+    """Returns the FLOPs of the forward and backward pass of a train step.
+
+    Args:
+      shapes: {stream: (rows, length)}.
+      per_token: function from the length of a row to the forward FLOPs per token.
+    """
     return 3.0 * sum(rows * length * per_token(length) for rows, length in shapes.values())
 
 
@@ -109,7 +120,19 @@ def masked_lm_flops(
     maskings: Mapping[str, MaskingConfig],
     shapes: Shapes,
 ) -> dict[str, float]:
-    """FLOPs of encoder `name` and its MLM head in a train step on (rows, length) of each stream."""
+    """Returns the FLOPs of an encoder and its MLM head in a train step.
+
+    Args:
+      name: name of the encoder in the result.
+      config: the encoder.
+      embedding_size: width of the token table.
+      vocab_size: V.
+      maskings: {stream: how tokens are masked}.
+      shapes: {stream: (rows, length)}.
+
+    Returns:
+      {name of the part: FLOPs}.
+    """
     head = flops.mlm_head(config.hidden_size, embedding_size, vocab_size)
     slots = sum(
         rows * masking.max_masked(length, maskings[stream].rate)

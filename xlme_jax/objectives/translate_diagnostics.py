@@ -1,4 +1,4 @@
-"""What is watched of translation: plots, an alarm, and FLOPs."""
+"""The diagnostics of translation: plots, an alarm, and FLOPs."""
 
 import functools
 from collections.abc import Mapping
@@ -31,11 +31,12 @@ def translate_diagnostics(
     """Returns the diagnostics of a translator.
 
     Args:
-      encoder: its encoder.
-      decoder: its decoder.
+      encoder: the encoder of the translator.
+      decoder: the decoder of the translator.
       vocab_size: V.
-      stream: its stream.
-      parts: parts of a row that are encoded and decoded apart.
+      stream: name of the stream of pairs.
+      parts: number of equal parts of a row: 2 if one half is encoded and the other decoded, 1 if
+        all of a row is encoded and decoded.
     """
     return Diagnostics(
         functools.partial(_flops, encoder, decoder, vocab_size, parts),
@@ -59,7 +60,7 @@ def _flops(
 
 
 def _alarms(vocab_size: int, stream: str, values: Mapping[str, float]) -> list[str]:
-    """Alarms of a translator that is worse than a blind guess."""
+    """Returns an alarm if the translator is no better than a blind guess, else []."""
     among = f"{vocab_size:,} tokens"
     problem = "The translator has learned nothing"
     return blind_guess_alarm(problem, values, f"{stream}/loss", vocab_size, among)

@@ -1,4 +1,4 @@
-"""What is watched of VECO: plots of cross-sequence prediction, alarms, and FLOPs."""
+"""The diagnostics of VECO: plots of cross-sequence prediction, alarms, and FLOPs."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -46,10 +46,10 @@ def veco_diagnostics(
     """Returns the diagnostics of VECO.
 
     Args:
-      config: the encoder, which is the decoder too.
+      config: the encoder, whose layers also serve as decoder layers.
       vocab_size: V.
-      maskings: how tokens are masked, by stream.
-      streams: its streams.
+      maskings: {stream: how tokens are masked}.
+      streams: names of the streams.
     """
     return Diagnostics(
         functools.partial(_flops, config, vocab_size, maskings),
@@ -65,7 +65,10 @@ def _flops(
     maskings: Mapping[str, MaskingConfig],
     shapes: Shapes,
 ) -> dict[str, float]:
-    """Returns the FLOPs by part, without the pass in one of `alone_every` steps."""
+    """Returns the FLOPs of a train step by part.
+
+    The additional pass in one of `VecoConfig.alone_every` steps is not counted.
+    """
     bitext = {name: shape for name, shape in shapes.items() if name == "bitext"}
     heads = (
         training_flops(
@@ -85,14 +88,14 @@ def _flops(
 def _head_flops(
     name: str, width: int, vocab_size: int, config: MaskingConfig, length: int
 ) -> float:
-    """Returns the forward FLOPs of the MLM head, per token of a stream's rows."""
+    """Returns the forward FLOPs of the MLM head for all tasks of a stream, per token of a row."""
     slots = masking.max_masked(length, config.rate) / length
     tasks = 3 if name == "bitext" else 2
     return tasks * slots * flops.mlm_head(width, width, vocab_size)
 
 
 def _alarms(vocab_size: int, streams: Sequence[str], values: Mapping[str, float]) -> list[str]:
-    """Alarms of language models worse than a blind guess, inside a sequence or across two."""
+    """Returns alarms if prediction is no better than a blind guess, inside a sequence or across."""
     alarms = masked_lm_alarms(vocab_size, streams, values)
     for name in streams:
         alarms += blind_guess_alarm(

@@ -1,4 +1,4 @@
-"""What is watched of XLM-E: plots of detection, alarms, and FLOPs."""
+"""The diagnostics of XLM-E: plots of detection, alarms, and FLOPs."""
 
 import functools
 import math
@@ -58,12 +58,12 @@ def xlme_diagnostics(
     """Returns the diagnostics of XLM-E.
 
     Args:
-      generator: the encoder besides the exported one.
+      generator: the generator, which is evaluated in addition to the discriminator.
       discriminator: the exported encoder.
       embedding_size: width of the token table that the generator reads.
-      rtd_head: "dense" or "linear".
+      rtd_head: kind of the discriminator's head, "dense" or "linear".
       vocab_size: V.
-      maskings: how tokens are masked, by stream.
+      maskings: {stream: how tokens are masked}.
     """
     detection = Baseline(
         "detection F1", "rtd_f1", "calling every token replaced", "all_replaced_f1"
@@ -95,7 +95,7 @@ def _flops(
     maskings: Mapping[str, MaskingConfig],
     shapes: Shapes,
 ) -> dict[str, float]:
-    """Returns the FLOPs of a train step by part; `head` are those of the RTD head per token."""
+    """Returns the FLOPs of a train step by part; `head` is the RTD head's forward FLOPs a token."""
     parts = masked_lm_flops("generator", generator, embedding_size, vocab_size, maskings, shapes)
     parts["discriminator"] = training_flops(shapes, lambda n: flops.encoder(discriminator, n))
     parts["RTD head"] = training_flops(shapes, lambda n: head)
@@ -103,7 +103,7 @@ def _flops(
 
 
 def _alarms(vocab_size: int, streams: Sequence[str], values: Mapping[str, float]) -> list[str]:
-    """Alarms of a generator that teaches nothing, or a discriminator that learned nothing."""
+    """Returns alarms if the generator teaches nothing, or if a model has learned nothing."""
     checks = (_collapse_alarm, _copying_alarm, _detection_alarm)
     alarms = [check(name, values) for name in streams for check in checks]
     return masked_lm_alarms(vocab_size, streams, values) + [
@@ -112,22 +112,24 @@ def _alarms(vocab_size: int, streams: Sequence[str], values: Mapping[str, float]
 
 
 def _f1(values: Mapping[str, float]) -> float:
-    """Returns F1 from precision and recall, for runs that logged only these."""
+    """Returns F1 from precision and recall, for runs that did not log F1; NaN if both are 0."""
     precision, recall = (values.get(f"rtd_{name}", math.nan) for name in ("precision", "recall"))
-    return 2 * precision * recall / (precision + recall) if precision + recall else math.nan
+    if precision + recall == 0:
+        return math.nan
+    return 2 * precision * recall / (precision + recall)
 
 
 def _all_replaced_f1(values: Mapping[str, float]) -> float:
     """Returns the F1 of calling every token replaced, which a discriminator must exceed.
 
-    Recall is 1 and precision is r, the share of real tokens that were replaced: 2r / (1 + r).
+    It is 2r / (1 + r): recall is 1, and precision is r, the share of real tokens replaced.
     """
     rate = values.get("replace_rate", math.nan)
     return 2 * rate / (1 + rate)
 
 
 def _collapse_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """Returns the alarm if a row's samples are all the same token, or few different ones."""
+    """Returns an alarm if the samples of a row are few different tokens, else None."""
     diversity = values.get(f"{name}/sampled_diversity", math.nan)
     # Generators that learned stayed above 0.95, from the first step on; one that samples the same
     # token everywhere has 1 over the number of different masked tokens in a row.
@@ -142,10 +144,11 @@ def _collapse_alarm(name: str, values: Mapping[str, float]) -> str | None:
 
 
 def _copying_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """Returns the alarm if almost all samples are the original token.
+    """Returns an alarm if almost all samples are the original token, else None.
 
-    The opposite raises no alarm: with 16,000 tokens of ten languages, less than one sample in a
-    hundred was right long after the discriminator had begun to learn from them.
+    Samples that are hardly ever right raise no alarm: with 16,000 tokens of ten languages, less
+    than one sample in a hundred was right long after the discriminator had begun to learn from
+    them.
     """
     replaced = 1.0 - values.get(f"{name}/sampled_accuracy", math.nan)
     if not replaced < 0.02:
@@ -159,7 +162,7 @@ def _copying_alarm(name: str, values: Mapping[str, float]) -> str | None:
 
 
 def _detection_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """Returns the alarm if the discriminator does no better than a constant."""
+    """Returns an alarm if the discriminator is no better than a constant probability, else None."""
     loss = values.get(f"{name}/rtd_loss", math.nan)
     rate = values.get(f"{name}/replace_rate", math.nan)
     if not 0.0 < rate < 1.0:

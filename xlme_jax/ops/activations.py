@@ -21,10 +21,12 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def _widen(x: jax.Array) -> jax.Array:
+    """Returns `x` in float32, or in float64 if it has that type."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _normal_cdf(x: jax.Array) -> jax.Array:
+    """Returns the standard normal cumulative distribution function at `x`."""
     return 0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
@@ -36,8 +38,8 @@ def _gelu_backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
     wide = _widen(x)
     density = jnp.exp(-0.5 * wide * wide) / math.sqrt(2.0 * math.pi)
     product = (_normal_cdf(wide) + wide * density) * gradient
-    # Three sums read this (for x, kernel and bias). Without the barrier, XLA on CPUs fuses it into
-    # each of them and evaluates erf three times.
+    # Three sums read this gradient (for x, kernel and bias). Without the barrier, XLA on CPUs fuses
+    # its computation into each sum and evaluates erf three times.
     return (jax.lax.optimization_barrier(product.astype(x.dtype)),)
 
 

@@ -1,7 +1,8 @@
 """The kernel bodies of `ops.attention_kernel`: what one program computes.
 
-A kernel gets its refs by name, each with all of a row and head: in fast memory on a TPU, by address
-on a GPU. Queries are the first axis of a block, keys the second.
+A kernel gets its refs by name. Each ref covers all of a row and head: in fast memory on a TPU, by
+address on a GPU. Queries are the first axis of a block, keys the second. In the names of functions'
+arguments, i is the number of a block of queries and j of a block of keys.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from xlme_jax.ops.implementations import MASKED, Platform
 
 Refs = dict[str, Any]
 
-_TILE = 128
+_TILE = 128  # Side of the tiles that a TPU transposes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +30,12 @@ class BlockPlan:
     Attributes:
       platform: the target platform.
       interpret: run in interpret mode, for tests.
-      key_length: S of the caller, from which dropout counters are computed.
+      key_length: S, the length of the keys before padding, from which dropout counters are
+        computed.
       block: C, queries and keys of a block.
-      blocks: n, blocks of the padded queries, n C.
-      key_blocks: m, blocks of the padded keys, m C; n with a table of distances.
+      blocks: n, number of blocks of queries, whose padded length is n C.
+      key_blocks: m, number of blocks of keys, whose padded length is m C; m = n if there is a table
+        of distances.
       scale: factor on the products of queries and keys.
       dropout_rate: 0 disables dropout.
       causal: whether a query reads only keys up to its own place.
@@ -67,16 +70,17 @@ class BlockPlan:
 
 
 def _rows(plan: BlockPlan, index: Any) -> Any:
+    """Returns the slice of the rows of block `index`."""
     return pl.ds(pl.multiple_of(index * plan.block, plan.block), plan.block)
 
 
 def _column(plan: BlockPlan, ref: Any, index: Any) -> jax.Array:
-    """Values [C, 1] of a block of queries from a row [1, n C]."""
+    """Returns the values [C, 1] of block `index` of queries from a row [1, n C]."""
     return _turned(plan, ref[:, _rows(plan, index)])
 
 
 def _turned(plan: BlockPlan, x: jax.Array) -> jax.Array:
-    """Turns a row [1, C] into a column [C, 1], or back."""
+    """Returns a row [1, C] as a column [C, 1], or a column as a row."""
     size = plan.block
     if plan.strided:
         return x.reshape(x.shape[::-1])
@@ -87,7 +91,10 @@ def _turned(plan: BlockPlan, x: jax.Array) -> jax.Array:
 
 
 def _dot(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
-    """Multiplies two blocks, accumulating in float32; float32 inputs keep full precision."""
+    """Multiplies two blocks, summing over axis `contract[0]` of `a` and `contract[1]` of `b`.
+
+    Sums are float32; float32 inputs keep full precision.
+    """
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
     return jax.lax.dot_general(
         a,
@@ -106,9 +113,14 @@ def _block_positions(plan: BlockPlan, dtype: Any) -> tuple[jax.Array, jax.Array]
 
 
 def _bias(plan: BlockPlan, table: Any, i: Any, j: Any) -> jax.Array:
-    """Returns the bias [C, C] of keys of block j for queries of block i, before the gate."""
+    """Returns the bias [C, C] of keys of block j for queries of block i, before the gate.
+
+    The bias of distance d is at P + d of `table`, [1, 2P], where P is the padded length n C.
+    """
     size = plan.block
     if plan.platform == "tpu":
+        # The window has the distances from (j - i) C - C to (j - i) C + C - 1. Its row r is rotated
+        # right by r, so that entry (r, C + c) has distance (j - i) C + c - r.
         start = pl.multiple_of((j - i) * size + plan.padded - size, size)
         window = jnp.broadcast_to(table[:, pl.ds(start, 2 * size)], (size, 2 * size))
         return _skew(plan, window)[:, size:]
@@ -117,12 +129,12 @@ def _bias(plan: BlockPlan, table: Any, i: Any, j: Any) -> jax.Array:
 
 
 def _skew(plan: BlockPlan, x: jax.Array) -> jax.Array:
-    """Rotates row r of a block right by r places."""
+    """Returns a block whose row r is rotated right by r places."""
     if plan.strided:
         return pltpu.roll(x, 0, 1, stride=1, stride_axis=0)
     row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
     step = 1
-    while step < x.shape[0]:  # By each bit of the row's number.
+    while step < x.shape[0]:  # Rotates by each bit of the row's number.
         x = jnp.where(row & step != 0, pltpu.roll(x, step, 1), x)
         step *= 2
     return x
@@ -131,13 +143,27 @@ def _skew(plan: BlockPlan, x: jax.Array) -> jax.Array:
 def _scores(
     plan: BlockPlan, refs: Refs, q: jax.Array, k: jax.Array, query: Any, i: Any, j: Any
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Computes masked scores [C, C] and the ungated bias; `query` = (segments, gates) [C, 1]."""
+    """Computes the scores of block (i, j).
+
+    Args:
+      plan: the constants of the kernel.
+      refs: the arrays of the kernel.
+      q: [C, K], queries of block i.
+      k: [C, K], keys of block j.
+      query: segments and gates of the queries, [C, 1] each; gates may be None.
+      i: number of the block of queries.
+      j: number of the block of keys.
+
+    Returns:
+      Masked scores [C, C], and the bias [C, C] before the gate, or None.
+    """
+    query_segments, gates = query
     scores = _dot(q, k, (1, 1)) * plan.scale
     bias = None
     if plan.biased:
         bias = _bias(plan, refs["table"], i, j)
-        scores = scores + (bias * query[1] if plan.gated else bias)
-    reads = query[0] == refs["key_segments"][:, _rows(plan, j)]
+        scores = scores + (bias * gates if plan.gated else bias)
+    reads = query_segments == refs["key_segments"][:, _rows(plan, j)]
     if plan.causal:
         query_place, key_place = _block_positions(plan, jnp.int32)
         reads &= (j - i) * plan.block + key_place <= query_place
@@ -145,7 +171,10 @@ def _scores(
 
 
 def _keep(plan: BlockPlan, refs: Refs, i: Any, j: Any) -> jax.Array:
-    """Returns which weights of a block dropout keeps."""
+    """Returns which weights of block (i, j) dropout keeps, bool[C, C].
+
+    The counter of a weight is its index in the flattened, unpadded [L, S].
+    """
     query, key = _block_positions(plan, jnp.uint32)
     keys = jnp.uint32(plan.key_length)
     first = (keys * i.astype(jnp.uint32) + j.astype(jnp.uint32)) * plan.block
@@ -155,18 +184,25 @@ def _keep(plan: BlockPlan, refs: Refs, i: Any, j: Any) -> jax.Array:
 
 
 def _drop(plan: BlockPlan, keep: jax.Array | None, weights: jax.Array) -> jax.Array:
-    """Weights after dropout, without the factor 1 / (1 - rate), which is applied to the sums."""
+    """Returns weights after dropout, without the factor 1 / (1 - rate); None keeps all weights.
+
+    Callers apply the factor.
+    """
     return weights if keep is None else jnp.where(keep, weights, 0.0)
 
 
 def _query_values(plan: BlockPlan, refs: Refs, i: Any) -> tuple[jax.Array, Any]:
-    """Segments and gates (None without) [C, 1] of a block of queries."""
+    """Returns segments and gates of block i of queries, [C, 1] each; None without gates."""
     gate = _column(plan, refs["gates"], i) if plan.gated else None
     return _column(plan, refs["segments"], i), gate
 
 
 def _for_blocks(plan: BlockPlan, refs: Refs, i: Any, body: Callable[..., Any], carry: Any) -> Any:
-    """Loops over the blocks of keys that queries of block i read, or the queries of keys i."""
+    """Loops over the blocks within `refs["bounds"]` of block i; returns the last carry.
+
+    These are the blocks of keys that the queries of block i read, or in `backward_keys_gpu` the
+    blocks of queries that read the keys of block i.
+    """
     bounds = refs["bounds"]
     return jax.lax.fori_loop(bounds[0, i], bounds[1, i], body, carry)
 
@@ -180,11 +216,12 @@ def _each_block(plan: BlockPlan, body: Callable[[Any], None]) -> None:
 
 
 def forward(plan: BlockPlan, refs: Refs) -> None:
-    """Computes the output and the log-sum-exp."""
+    """Writes the output and the log-sum-exp of the scores to the refs."""
     _each_block(plan, lambda i: _forward_block(plan, refs, i))
 
 
 def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
+    """Writes output and log-sum-exp of block i of queries."""
     q = refs["q"][_rows(plan, i), :]
     query = _query_values(plan, refs, i)
 
@@ -194,6 +231,7 @@ def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
         scores, _ = _scores(plan, refs, q, k, query, i, j)
         new = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
         weights = jnp.exp(scores - new)
+        # Makes the sums so far, of exp(score - largest), relative to the new maximum.
         shrink = jnp.exp(largest - new)
         total = total * shrink + jnp.sum(weights, axis=1, keepdims=True)
         keep = _keep(plan, refs, i, j) if plan.dropout_rate else None
@@ -218,13 +256,24 @@ def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
 def _gradients_of_block(
     plan: BlockPlan, refs: Refs, query: tuple[Any, ...], q: Any, k: Any, v: Any, i: Any, j: Any
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Returns kept weights, gradient of the scores and bias (or None) of block (i, j), each [C, C].
+    """Computes what the gradients of block (i, j) are made of.
 
-    `query` contains the queries' values: the gradient of the output [C, K], segments and gates,
-    log-sum-exp and delta [C, 1]. The kept weights lack the factor 1 / (1 - rate).
+    Args:
+      plan: the constants of the kernel.
+      refs: the arrays of the kernel.
+      query: values of the queries of block i, from `_load_query`.
+      q: [C, K], queries of block i.
+      k: [C, K], keys of block j.
+      v: [C, K], values of block j.
+      i: number of the block of queries.
+      j: number of the block of keys.
+
+    Returns:
+      Weights after dropout without the factor 1 / (1 - rate), the gradient of the scores, and the
+      bias before the gate (or None), [C, C] each.
     """
-    d_output, values, log_sum, delta = query
-    scores, bias = _scores(plan, refs, q, k, values, i, j)
+    d_output, segments_and_gates, log_sum, delta = query
+    scores, bias = _scores(plan, refs, q, k, segments_and_gates, i, j)
     weights = jnp.exp(scores - log_sum)
     keep = _keep(plan, refs, i, j) if plan.dropout_rate else None
     d_weights = _drop(plan, keep, _dot(d_output, v, (1, 1)))
@@ -234,6 +283,12 @@ def _gradients_of_block(
 
 
 def _load_query(plan: BlockPlan, refs: Refs, i: Any) -> tuple[Any, ...]:
+    """Returns what the gradients need of block i of queries.
+
+    Returns:
+      The gradient of the output [C, K], (segments, gates) as `_query_values` returns them, the
+      log-sum-exp [C, 1], and delta [C, 1], the dot products of output and gradient.
+    """
     return (
         refs["d_output"][_rows(plan, i), :],
         _query_values(plan, refs, i),
@@ -243,13 +298,14 @@ def _load_query(plan: BlockPlan, refs: Refs, i: Any) -> tuple[Any, ...]:
 
 
 def _store_query(plan: BlockPlan, refs: Refs, i: Any, dq: Any, d_gate: Any) -> None:
+    """Writes the gradients of block i: of queries [C, K], still unscaled, and of gates [C, 1]."""
     refs["dq"][_rows(plan, i), :] = (dq * plan.scale).astype(refs["dq"].dtype)
     if plan.gated:
         refs["d_gates"][:, _rows(plan, i)] = _turned(plan, d_gate)
 
 
 def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
-    """Returns all gradients of a row and head; those of keys and values accumulate in VMEM."""
+    """Writes all gradients of a row and head; gradients of keys and values accumulate in VMEM."""
     dk_sum, dv_sum = refs["dk_sum"], refs["dv_sum"]
     dk_sum[...] = jnp.zeros_like(dk_sum)
     dv_sum[...] = jnp.zeros_like(dv_sum)
@@ -259,6 +315,7 @@ def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
 
     def each(i: Any) -> None:
         q, query = refs["q"][_rows(plan, i), :], _load_query(plan, refs, i)
+        d_output, (_, gates), _, _ = query
 
         def step(j: Any, carry: Any) -> Any:
             dq, d_gate = carry
@@ -269,11 +326,11 @@ def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
                 d_gate = d_gate + jnp.sum(d_scores * bias, axis=1, keepdims=True)
             if plan.biased:
                 start = pl.multiple_of((j - i) * size + plan.padded - size, size)
-                d_bias = d_scores * query[1][1] if plan.gated else d_scores
+                d_bias = d_scores * gates if plan.gated else d_scores
                 refs["d_table"][:, pl.ds(start, 2 * size)] += _diagonal_sums(d_bias)
             d_scores = d_scores.astype(q.dtype)
             dk_sum[here, :] += _dot(d_scores, q, (0, 0))
-            dv_sum[here, :] += _dot(kept_weights.astype(v.dtype), query[0], (0, 0))
+            dv_sum[here, :] += _dot(kept_weights.astype(v.dtype), d_output, (0, 0))
             return dq + _dot(d_scores, k, (1, 0)), d_gate
 
         start = (jnp.zeros(q.shape, jnp.float32), jnp.zeros((size, 1), jnp.float32))
@@ -285,10 +342,11 @@ def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
 
 
 def _diagonal_sums(x: jax.Array) -> jax.Array:
-    """[C, C] -> [1, 2C]: the sum of x[i, j] over j - i = d at C + d.
+    """Returns the sums of `x` [C, C] over its diagonals, [1, 2C].
 
-    Halves the rows repeatedly: rotates the lower half left by its distance from the upper half,
-    and adds it.
+    The sum of all x[i, j] with j - i = d is at C + d. The function halves the rows
+    repeatedly: it rotates the lower half left by its distance from the upper half, and adds it to
+    the upper half.
     """
     size = x.shape[0]
     x = jnp.concatenate([jnp.zeros_like(x), x], axis=1)
@@ -299,10 +357,15 @@ def _diagonal_sums(x: jax.Array) -> jax.Array:
 
 
 def backward_queries_gpu(plan: BlockPlan, refs: Refs) -> None:
-    """Gradients of a block of queries and its gates, and its part of the table's gradient."""
+    """Writes the gradients of a block of queries and its gates, and its part of the table's.
+
+    Row n - 1 + j - i of the part, [2n, C], has the distances from (j - i - 1) C to (j - i) C - 1.
+    Block (i, j) contributes to this row and to the next, which the following step completes.
+    """
     i, size, n = pl.program_id(0), plan.block, plan.blocks
     q, query = refs["q"][_rows(plan, i), :], _load_query(plan, refs, i)
     first, end = refs["bounds"][0, i], refs["bounds"][1, i]
+    _, (_, gates), _, _ = query
 
     def step(j: Any, carry: Any) -> Any:
         dq, d_gate, diagonals = carry
@@ -311,7 +374,7 @@ def backward_queries_gpu(plan: BlockPlan, refs: Refs) -> None:
         if plan.gated:
             d_gate = d_gate + jnp.sum(d_scores * bias, axis=1, keepdims=True)
         if plan.biased:
-            d_bias = d_scores * query[1][1] if plan.gated else d_scores
+            d_bias = d_scores * gates if plan.gated else d_scores
             lower, upper = _diagonals_by_memory(plan, refs["tile"], d_bias)
             refs["d_table"][pl.ds(j - i + n - 1, 1), :] = diagonals + lower
             diagonals = upper
@@ -327,6 +390,7 @@ def backward_queries_gpu(plan: BlockPlan, refs: Refs) -> None:
     if plan.biased:
         refs["d_table"][pl.ds(end - i + n - 1, 1), :] = diagonals
 
+        # Rows of distances between blocks that were skipped.
         def clear(m: Any, _: Any) -> None:
             refs["d_table"][pl.ds(m, 1), :] = jnp.zeros((1, size), jnp.float32)
 
@@ -335,7 +399,7 @@ def backward_queries_gpu(plan: BlockPlan, refs: Refs) -> None:
 
 
 def _diagonals_by_memory(plan: BlockPlan, tile: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sums [1, C] over the diagonals -C .. -1 and 0 .. C-1 of a block.
+    """Returns the sums of a block over its diagonals -C .. -1 and 0 .. C - 1, [1, C] each.
 
     Triton has no rotation, so the block is written to memory and read back along its diagonals.
     Atomic additions would avoid that, but their order differs on every run.
@@ -356,16 +420,17 @@ def _diagonals_by_memory(plan: BlockPlan, tile: Any, x: jax.Array) -> tuple[jax.
 
 
 def backward_keys_gpu(plan: BlockPlan, refs: Refs) -> None:
-    """Gradients of a block of keys and values."""
+    """Writes the gradients of a block of keys and values."""
     j = pl.program_id(0)
     k, v = (refs[name][_rows(plan, j), :] for name in "kv")
 
     def step(i: Any, carry: Any) -> Any:
         dk, dv = carry
         q, query = refs["q"][_rows(plan, i), :], _load_query(plan, refs, i)
+        d_output = query[0]
         kept_weights, d_scores, _ = _gradients_of_block(plan, refs, query, q, k, v, i, j)
         dk = dk + _dot(d_scores.astype(q.dtype), q, (0, 0))
-        return dk, dv + _dot(kept_weights.astype(v.dtype), query[0], (0, 0))
+        return dk, dv + _dot(kept_weights.astype(v.dtype), d_output, (0, 0))
 
     start = (jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32))
     dk, dv = _for_blocks(plan, refs, j, step, start)

@@ -10,7 +10,7 @@ VMEM and loops over blocks of queries too, so that the backward pass is a single
 the bias is a strided rotation of a window of the table. On a GPU, a program handles one block of
 queries (or of keys, for their gradients) and gathers the bias from the table.
 
-Blocks that a mask leaves nothing of, of segments or of the places above the diagonal, are skipped.
+Blocks that are masked as a whole, by segments or because they lie above the diagonal, are skipped.
 """
 
 import functools
@@ -30,13 +30,14 @@ from xlme_jax.ops import dropout
 from xlme_jax.ops.attention_blocks import BlockPlan
 from xlme_jax.ops.implementations import KEPT, Platform
 
-# Padding of queries and keys: no key has the segment of the former, no query that of the latter.
+# Segments of padded queries and of padded keys. They differ, and the segments of callers are at
+# least -1, so that padding neither reads nor is read.
 _PAD_SEGMENTS = (-2, -3)
 _BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block, unless a run measures others.
-_LANES = 128  # A TPU block of fewer would not fill a vector register.
+_LANES = 128  # A TPU block of fewer keys would not fill a vector register.
 _LONG_TPU = 4096  # Longer rows exceed a kernel's default VMEM limit.
 
-Bounds = tuple[jax.Array, jax.Array]  # Of `block_bounds`.
+Bounds = tuple[jax.Array, jax.Array]  # The results of `block_bounds`.
 
 
 def flash_attention(
@@ -60,19 +61,19 @@ def flash_attention(
 
     Args:
       q: [B, L, H, K] queries.
-      k: [B, S, H, K] keys, S = L without `key_segment_ids`.
-      v: [B, S, H, K] values, all three of one type.
-      segment_ids: int32[B, L], at least -1. Blocks of keys before the first or after the last one
-        that a query of the block reads are skipped.
+      k: [B, S, H, K] keys of the type of `q`; S = L without `key_segment_ids`.
+      v: [B, S, H, K] values of the type of `q`.
+      segment_ids: int32[B, L], at least -1. For each block of queries, only the blocks of keys from
+        the first to the last that one of the queries reads are computed.
       distance_bias: [H, 2L] or None; it needs S = L.
       gate: [B, L, H] or None.
       seeds: uint32[B, H], one per row and head; None turns dropout off.
       key_segment_ids: int32[B, S], at least -1; None for `segment_ids`.
-      causal: a query reads only keys up to its own place.
+      causal: whether a query reads only keys up to its own place.
       dropout_rate: probability of dropping an attention weight.
       platform: which platform's kernel to run.
       interpret: run in interpret mode, slowly, on any machine, for tests.
-      block: queries and keys of a block; None chooses the platform's default.
+      block: number of queries and of keys of a block; None for the platform's default.
       strided: whether the TPU has strided rotations, as from v5 on (`BlockPlan`).
 
     Returns:
@@ -122,7 +123,15 @@ def flash_attention(
 
 
 def linear_table(distance_bias: jax.Array, padded: int) -> jax.Array:
-    """[H, 2L] by distance mod 2L -> float32[H, 1, 2P], distance d at P + d; 0 beyond L."""
+    """Returns the table of distances as kernels read it, in order of distances.
+
+    Args:
+      distance_bias: [H, 2L], the bias of distance d at d mod 2L.
+      padded: P, the padded length.
+
+    Returns:
+      float32[H, 1, 2P], the bias of distance d at P + d; 0 for distances beyond L.
+    """
     length = distance_bias.shape[1] // 2
     by_distance = jnp.roll(distance_bias.astype(jnp.float32), length, axis=1)
     return jnp.pad(by_distance, ((0, 0), (padded - length,) * 2))[:, None]
@@ -131,7 +140,7 @@ def linear_table(distance_bias: jax.Array, padded: int) -> jax.Array:
 def block_bounds(
     segment_ids: jax.Array, key_segment_ids: jax.Array, block: int, causal: bool
 ) -> Bounds:
-    """Returns which blocks of keys each block of queries reads, and by which each is read.
+    """Returns which blocks of keys each block of queries reads, and which queries read each key.
 
     Args:
       segment_ids: int32[B, n C] of the queries.
@@ -140,8 +149,9 @@ def block_bounds(
       causal: whether a query reads only keys up to its own place.
 
     Returns:
-      int32[B, 2, n], the first block of keys that a block of queries reads and one past the last;
-      and int32[B, 2, m], likewise the queries of each block of keys. Without any, the second is 0.
+      int32[B, 2, n], for each block of queries, the first block of keys that it reads and one past
+      the last; and int32[B, 2, m], for each block of keys, the first block of queries that reads it
+      and one past the last. If there is no such block, one past the last is 0.
     """
     reads = segment_ids[:, :, None] == key_segment_ids[:, None, :]
     reads = jnp.tril(reads) if causal else reads
@@ -158,6 +168,7 @@ def block_bounds(
 
 
 def _block_size(platform: Platform, length: int) -> int:
+    """Returns the platform's default block; on TPUs, it is no longer than rows need."""
     if platform == "gpu":
         return _BLOCK["gpu"]
     return min(_BLOCK["tpu"], math.ceil(length / _LANES) * _LANES)
@@ -169,19 +180,23 @@ def _padded_width(platform: Platform, width: int) -> int:
 
 
 def _heads_inside(platform: Platform, x: jax.Array) -> jax.Array:
-    """[B, L, H, K] <-> [B, H, L, K] for TPUs, whose blocks span the last two axes."""
+    """Swaps the axes of length and heads for TPUs, whose blocks span the last two axes.
+
+    [B, L, H, K] becomes [B, H, L, K], and the reverse; for GPUs, `x` is returned.
+    """
     return x.transpose(0, 2, 1, 3) if platform == "tpu" else x
 
 
-# How the axes of each array map to the grid: i = block of a GPU program, b = row, h = head; a
-# program sees the axes with a dot whole.
+# How the axes of each array map to the grid: i is the block of a GPU program, b the row, h the
+# head. A program sees the axes with a dot as a whole.
 _AXES = {
     "table": "h..",
     **dict.fromkeys(("segments", "key_segments", "bounds"), "b.."),
     **dict.fromkeys(("gates", "log_sum", "delta", "words", "d_gates"), "bh.."),
 }
+# The axes of all other arrays, such as queries.
 _WIDE = {"tpu": "bh..", "gpu": "b.h."}
-# Matrix products of a block of queries with one of keys, in each kernel.
+# Number of matrix products per block of queries and block of keys, in each kernel.
 _PRODUCTS = {
     "attention_forward": 2,
     "attention_backward": 5,
@@ -302,9 +317,19 @@ def _call(
     scratch: dict[str, tuple[int, ...]] | None = None,
     programs: int | None = None,
 ) -> dict[str, jax.Array]:
-    """Runs a kernel over rows and heads; returns its outputs by name.
+    """Runs a kernel over rows and heads, and on a GPU over blocks.
 
-    On a GPU it also runs over blocks: those of the queries, unless `programs` says how many.
+    Args:
+      plan: the constants of the kernel.
+      name: name of the kernel, for profiles and `_PRODUCTS`.
+      kernel: function of the plan and {name: ref} that computes one program.
+      inputs: {name: array}; names with None are left out.
+      outputs: {name: shape and type}.
+      scratch: {name: shape} of float32 arrays in VMEM, on TPUs.
+      programs: number of blocks on a GPU; None for the blocks of queries.
+
+    Returns:
+      {name of an output: array}.
     """
     given = {key: x for key, x in inputs.items() if x is not None}
     scratch = scratch or {}
@@ -327,7 +352,7 @@ def _call(
 
 
 def _most_costs(plan: BlockPlan, name: str, arrays: Mapping[str, Any]) -> pl.CostEstimate:
-    """Returns the costs of a kernel if it skips no block; `arrays` are those of its refs."""
+    """Returns the costs of kernel `name` if it skips no block; `arrays` are inputs and outputs."""
     rows, heads = _rows_and_heads(plan, arrays["q"])
     pairs = rows * heads * plan.padded * plan.key_padded
     return pl.CostEstimate(
@@ -347,8 +372,9 @@ def _compiler_params(plan: BlockPlan) -> pltpu.CompilerParams | pltriton.Compile
 
 
 def _spec(plan: BlockPlan, name: str, shape: tuple[int, ...]) -> pl.BlockSpec:
-    """Returns the block of an array that a program reads, without row, head and block axes."""
+    """Returns which part of array `name` a program sees, without row, head and block axes."""
     on_tpu = plan.platform == "tpu"
+    # Only "d_table" and "tile" of GPUs have five axes.
     axes = "bhi.." if len(shape) == 5 else _AXES.get(name, _WIDE[plan.platform])
     if name == "d_table" and on_tpu:
         axes = "bh.."

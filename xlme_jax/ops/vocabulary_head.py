@@ -1,11 +1,11 @@
 """Cross-entropy, argmax and one sample over the vocabulary, without holding [M, V] at V = 250k+.
 
-The vocabulary is divided into chunks. If all logits would take too much memory, the chunks are
-processed one after the other, in blocks of rows. The backward pass then recomputes the logits, or
+The vocabulary is divided into chunks. If all logits would take too much memory, groups of chunks
+are visited one after the other, in blocks of rows. The backward pass then recomputes the logits, or
 the forward pass keeps their exponentials in the compute type. An exact sample from the full softmax
-needs two random numbers per chunk: Gumbel noise on the chunks' masses selects the chunk, an inverse
-CDF the entry in it. The sample does not depend on how many chunks a device holds or processes at
-once.
+needs two random numbers per chunk: Gumbel noise on the chunks' masses selects the chunk, and an
+inverse CDF selects the entry in the chunk. The sample does not depend on how many chunks a device
+holds or processes at once.
 """
 
 import functools
@@ -24,15 +24,22 @@ MAX_CHUNKS = 64
 # short rows instead of a cumulative sum over the vocabulary, which is slow in XLA on CPUs.
 BLOCK_SIZE = 128
 # Up to this many bytes of logits of one device are computed together and always kept. If there are
-# more, this is the limit for groups of chunks and blocks of rows.
+# more, each group of chunks and block of rows has at most this many bytes.
 LOGITS_BYTES = 2**28
-# The limit on TPUs: in three layouts, these fit in 128 MiB of on-chip memory.
+# The second limit on TPUs: that many logits in three layouts fit in 128 MiB of on-chip memory.
 TPU_LOGITS_BYTES = 2**25
+# The bias of padding entries, which have no mass.
 _NEGATIVE = -1e30
 
 
 class VocabularyPrediction(NamedTuple):
-    """Per position: negative log-likelihood of the target (nats), most likely id, sampled id."""
+    """Predictions of tokens; arrays of one shape, one entry per predicted token.
+
+    Attributes:
+      loss: negative log-likelihood of the target, in nats.
+      argmax: the most likely id.
+      sample: an id drawn from the softmax.
+    """
 
     loss: jax.Array
     argmax: jax.Array
@@ -40,7 +47,10 @@ class VocabularyPrediction(NamedTuple):
 
 
 def num_chunks(vocab_size: int) -> int:
-    """Chunks of a vocabulary: the largest power of two that pads it by 1% or less than a block."""
+    """Returns the number of chunks of a vocabulary, a power of two up to `MAX_CHUNKS`.
+
+    It is the largest that pads the vocabulary by at most 1%, or by less than a block.
+    """
     room = max(BLOCK_SIZE - 1, vocab_size // 100)
     count = MAX_CHUNKS
     while count > 1 and _padded(vocab_size, count) > vocab_size + room:
@@ -49,7 +59,7 @@ def num_chunks(vocab_size: int) -> int:
 
 
 def padded_size(vocab_size: int) -> int:
-    """Rows of an embedding table: `vocab_size` padded to whole blocks in equal chunks."""
+    """Returns a table's number of rows: `vocab_size` padded to equal chunks of whole blocks."""
     return _padded(vocab_size, num_chunks(vocab_size))
 
 
@@ -69,13 +79,13 @@ def vocabulary_head(
     split: VocabularySplit = WHOLE,
     keep: bool = False,
 ) -> VocabularyPrediction:
-    """Scores `hidden` against every row of `table`.
+    """Scores `hidden` against every row of `table`, and predicts a token for each row of `hidden`.
 
     Args:
       hidden: [M, D], in the compute dtype.
       table: [Vp, D] embedding matrix, Vp = `padded_size(vocab_size)`; padding rows get no mass.
-      bias: float32[Vp].
-      targets: int32[M].
+      bias: float32[Vp], added to the logits.
+      targets: int32[M], the ids whose loss is computed.
       uniforms: float32[M, num_chunks, 2] in [0, 1), the randomness of the sample.
       vocab_size: V, number of real entries.
       split: how a mesh splits M and Vp.
@@ -85,6 +95,9 @@ def vocabulary_head(
     Returns:
       float32[M] loss, int32[M] argmax, int32[M] sample at temperature 1. Only the loss has a
       gradient, for `hidden`, `table` and `bias`.
+
+    Raises:
+      ValueError: the table has another number of rows than `padded_size(vocab_size)`.
     """
     if table.shape[0] != padded_size(vocab_size):
         raise ValueError(
@@ -93,54 +106,79 @@ def vocabulary_head(
         )
     bias = jnp.where(jnp.arange(bias.shape[0]) < vocab_size, bias, _NEGATIVE)
     split = split.fit(hidden.shape[0], num_chunks(vocab_size))
-    together = split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= LOGITS_BYTES
-    small = compile_platform() == "tpu" and not together
-    way = _Way(split, TPU_LOGITS_BYTES if small else LOGITS_BYTES, keep or together)
+    is_together = split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= LOGITS_BYTES
+    limit = LOGITS_BYTES
+    if compile_platform() == "tpu" and not is_together:
+        limit = TPU_LOGITS_BYTES
+    way = _Way(split, limit, keep or is_together)
     return VocabularyPrediction(*_head(hidden, table, bias, targets, uniforms, way))
 
 
 class _Way(NamedTuple):
-    """How to compute the head."""
+    """How to compute the head.
+
+    Attributes:
+      split: how a mesh splits rows and vocabulary.
+      limit: maximum bytes of logits that a visit computes for a block of rows.
+      keep: whether the exponentials of logits are kept for the backward pass.
+    """
 
     split: VocabularySplit
-    limit: int  # Most bytes of logits that a visit computes for a block of rows.
-    keep: bool  # Exponentials for the backward pass.
+    limit: int
+    keep: bool
 
 
 class _Kept(NamedTuple):
-    """What a device keeps of V visits of n chunks each, from its rows and those it gathered."""
+    """What a device keeps for the backward pass: of v visits of n chunks, for M gathered rows.
 
-    mass: jax.Array  # [V, M, C], exp(logit - maximum of its chunk), in the compute type
-    maximum: jax.Array  # [V, M, n], of the chunks
+    Attributes:
+      mass: [v, M, n C], exp(logit - maximum of the logit's chunk), in the compute type.
+      maximum: [v, M, n], the maximum of each chunk's logits.
+    """
+
+    mass: jax.Array
+    maximum: jax.Array
 
 
 class _Best(NamedTuple):
-    """Statistics of the entries seen so far, [M] each, for loss, argmax and sample."""
+    """Statistics of the entries seen so far, [M] each, for loss, argmax and sample.
 
-    maximum: jax.Array  # of the logits
-    mass: jax.Array  # sum of exp(logit - maximum)
-    target: jax.Array  # the target's logit, 0 if it was not among them
+    Attributes:
+      maximum: maximum of the logits.
+      mass: sum of exp(logit - maximum).
+      target: logit of the target, 0 if the target was not among the entries.
+      argmax: id with the maximum.
+      key: Gumbel key of the chunk that the sample comes from.
+      sample: id of the sample.
+    """
+
+    maximum: jax.Array
+    mass: jax.Array
+    target: jax.Array
     argmax: jax.Array
-    key: jax.Array  # Gumbel key of the chunk that the sample comes from
+    key: jax.Array
     sample: jax.Array
 
 
 def _accumulator(hidden: jax.Array) -> jnp.dtype:
-    """Returns float32 statistics, or float64 for float64 input."""
+    """Returns the type of statistics and sums: float32, or float64 for float64 input."""
     return jnp.promote_types(hidden.dtype, jnp.float32)
 
 
 def _logits(hidden: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
-    """Scores `hidden` against rows of the table in the compute type."""
+    """Returns the logits [M, C] of `hidden` [M, D] for rows [C, D] of the table.
+
+    Both operands have the compute type.
+    """
     dtype = _accumulator(hidden)
     return jnp.einsum("md,cd->mc", hidden, table, preferred_element_type=dtype) + bias
 
 
 def _in_compute_type(table: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Converts a chunk of the table to the compute type.
+    """Returns a part of the table in the compute type.
 
     XLA would hoist a plain conversion out of the loop over chunks and apply it to the whole table:
-    0.8 GB at V = 500k, D = 768. Rounding the chunk first prevents this.
+    0.8 GB at V = 500k, D = 768. Rounding the part first prevents this.
     """
     if dtype == jnp.bfloat16:
         table = jax.lax.reduce_precision(table, exponent_bits=8, mantissa_bits=7)
@@ -148,13 +186,22 @@ def _in_compute_type(table: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def _pick(rows: jax.Array, index: jax.Array) -> jax.Array:
-    """Picks entry `index[m]` of the second axis: [M, N, ...] -> [M, ...]."""
+    """Returns entry `index[m]` of the second axis of each row m: [M, N, ...] -> [M, ...]."""
     index = index.reshape(-1, *[1] * (rows.ndim - 1))
     return jnp.take_along_axis(rows, index, axis=1)[:, 0]
 
 
 def _inverse_cdf(weights: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns i with cdf[i-1] <= u * total < cdf[i] over the last axis, and the remainder of u."""
+    """Draws an entry of each row of `weights` by inverting the cumulative sum (cdf).
+
+    Args:
+      weights: [M, N], not negative.
+      u: [M] in [0, 1).
+
+    Returns:
+      [M] indices i with cdf[i - 1] <= u * total < cdf[i]; and [M] in [0, 1], where the point lies
+      within entry i, which serves as the random number of a draw inside of it.
+    """
     size = weights.shape[-1]
     ones = jnp.triu(jnp.ones((size, size), weights.dtype))
     cdf = jnp.matmul(weights, ones, precision=jax.lax.Precision.HIGHEST)
@@ -174,21 +221,21 @@ def _statistics(
 
     Args:
       logits: [M, n C].
-      targets: int32[M].
-      uniforms: [M, n, 2].
-      first: id of the first entry.
+      targets: int32[M], ids in the whole vocabulary.
+      uniforms: [M, n, 2], random numbers of the chunks.
+      first: id of the first entry of the chunks.
 
     Returns:
       The statistics, exp(logits - maxima) [M, n C] and the maxima of the chunks [M, n].
     """
     rows, chunks = uniforms.shape[:2]
     blocks = logits.reshape(rows, -1, BLOCK_SIZE)
-    # Without barriers, XLA reads all logits once more for each sum or maximum of the blocks'.
+    # Without barriers, XLA reads all logits once more for each sum or maximum over blocks.
     block_max = jax.lax.optimization_barrier(blocks.max(axis=-1))
     best_block = block_max.argmax(axis=-1)
     best = best_block * BLOCK_SIZE + _pick(blocks, best_block).argmax(axis=-1)
     maximum = block_max.max(axis=-1)
-    # Masses are relative to their own chunk's maximum, so that they and the sample are the same
+    # Masses are relative to the maximum of their chunk, so that masses and sample are the same
     # whichever chunks are processed together.
     chunk_max = block_max.reshape(rows, chunks, -1).max(axis=-1)
     per_block = jnp.repeat(chunk_max, blocks.shape[1] // chunks, axis=1)
@@ -235,10 +282,15 @@ def _merge(parts: _Best) -> _Best:
 
 
 def _divisions(count: int, logits: int, limit: int) -> int:
-    """Divides `count` chunks or rows, which have `logits` in all, into parts of `limit` bytes.
+    """Returns into how many equal parts to divide chunks or rows, a power of two.
 
-    Returns:
-      The smallest power of two of equal parts that small, or the largest that divides `count`.
+    It is the smallest number whose parts do not exceed `limit`, or else the largest that divides
+    `count`.
+
+    Args:
+      count: number of chunks or rows.
+      logits: number of logits of all of these.
+      limit: maximum bytes of a part's logits.
     """
     parts = 1
     while count % (2 * parts) == 0 and 4 * logits > parts * limit:
@@ -249,7 +301,7 @@ def _divisions(count: int, logits: int, limit: int) -> int:
 def _scan(
     function: Callable[[Any, tuple[Any, ...]], tuple[Any, Any]], carry: Any, parts: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """Does as `jax.lax.scan`, without a loop if there is one part."""
+    """Returns what `jax.lax.scan` returns, without a loop if there is only one part."""
     if parts[0].shape[0] > 1:
         return jax.lax.scan(function, carry, parts)
     carry, result = function(carry, tuple(part[0] for part in parts))
@@ -264,9 +316,22 @@ def _forward(
     table: jax.Array,
     bias: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    """Runs the forward pass on a device; returns results [M] of its rows, and what is kept."""
+    """Runs the forward pass on one device, inside `VocabularySplit.run`.
+
+    Args:
+      way: how to compute the head.
+      hidden: [M, D], the device's rows.
+      targets: int32[M].
+      uniforms: [M, chunks, 2], for all chunks of the vocabulary.
+      table: the device's part of the table.
+      bias: the device's part of the bias.
+
+    Returns:
+      Loss, argmax, sample and logarithm of the normalizer of the device's rows, [M] each; and the
+      fields of `_Kept`, if the exponentials are kept.
+    """
     split = way.split
-    own_rows = hidden.shape[0]
+    local_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
     if split.vocabulary:
         chunks = split.local_parts(uniforms.shape[1])
@@ -275,7 +340,7 @@ def _forward(
     start = split.part_index() * table.shape[0]
     best, cache = _search(way, hidden, targets, uniforms, table, bias, start)
     merged = _merge(jax.tree.map(split.parts, best))
-    best = jax.tree.map(lambda x: split.local_rows(x, own_rows), merged)
+    best = jax.tree.map(lambda x: split.local_rows(x, local_rows), merged)
     log_normalizer = best.maximum + jnp.log(best.mass)
     return (log_normalizer - best.target, best.argmax, best.sample, log_normalizer, *cache)
 
@@ -289,7 +354,20 @@ def _search(
     bias: jax.Array,
     start: jax.Array | int,
 ) -> tuple[_Best, tuple[jax.Array, ...]]:
-    """Visits a device's vocabulary, which starts at id `start`; returns statistics and `_Kept`."""
+    """Visits a device's part of the vocabulary, in groups of chunks and blocks of rows.
+
+    Args:
+      way: how to compute the head.
+      hidden: [M, D], all rows that the device has gathered.
+      targets: int32[M].
+      uniforms: [M, n, 2], for the chunks of the device's part.
+      table: the device's part of the table.
+      bias: the device's part of the bias.
+      start: id of the first entry of the part.
+
+    Returns:
+      The statistics of the part, and `_Kept`, or () if nothing is kept.
+    """
     rows, size = hidden.shape[0], table.shape[0]
     visits = _divisions(uniforms.shape[1], rows * size, way.limit)
     blocks = _divisions(rows, rows * size // visits, way.limit)
@@ -328,7 +406,7 @@ def _search(
 
 
 def _parts(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Indices [n], rows [n, C, D] and biases [n, C] of n equal parts of a device's vocabulary."""
+    """Returns numbers [n], rows [n, C, D] and biases [n, C] of n = `count` equal parts."""
     number = jnp.arange(count, dtype=jnp.int32)
     return number, table.reshape(count, -1, table.shape[1]), bias.reshape(count, -1)
 
@@ -342,6 +420,7 @@ def _head(
     uniforms: jax.Array,
     way: _Way,
 ) -> tuple[jax.Array, ...]:
+    # Without differentiation, nothing has to be kept.
     way = way._replace(keep=False)
     return _head_forward(hidden, table, bias, targets, uniforms, way)[0]
 
@@ -390,13 +469,21 @@ def _head_backward(
 
 
 class _Rows(NamedTuple):
-    """Rows of the backward pass: hidden [M, D], the others [M]."""
+    """Rows of the backward pass.
+
+    Attributes:
+      hidden: [M, D].
+      targets: int32[M].
+      loss: [M], from the forward pass.
+      log_normalizer: [M], from the forward pass.
+      scale: [M], cotangent of the loss.
+    """
 
     hidden: jax.Array
     targets: jax.Array
     loss: jax.Array
     log_normalizer: jax.Array
-    scale: jax.Array  # the loss's cotangent
+    scale: jax.Array
 
 
 def _gradients(
@@ -407,9 +494,18 @@ def _gradients(
     divisions: tuple[int, int],
     start: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Gradients for hidden [M, D], table and bias of a device's vocabulary, from its rows.
+    """Computes the gradients from a device's gathered rows and its part of the vocabulary.
 
-    `divisions` are the visits of the vocabulary and the blocks of rows.
+    Args:
+      rows: the rows, M in all.
+      table: the device's part of the table.
+      bias: the device's part of the bias.
+      cache: what the forward pass has kept; None to compute the logits again.
+      divisions: number of visits of the part, and number of blocks of rows.
+      start: id of the first entry of the part.
+
+    Returns:
+      The gradients of hidden [M, D], of the part of the table and of the part of the bias.
     """
     hidden, (visits, blocks) = rows.hidden, divisions
     product = functools.partial(jnp.einsum, preferred_element_type=_accumulator(hidden))
@@ -429,10 +525,13 @@ def _gradients(
             else:
                 scores = _logits(block.hidden, table_k, bias_k)
                 probability = jnp.exp(scores - block.log_normalizer[:, None])
-            hit = ids[None, :] == block.targets[:, None]
-            error = jnp.where(hit, jnp.expm1(-block.loss)[:, None], probability)
+            # The gradient of a logit is its probability, minus 1 for the target. There, expm1 of
+            # minus the loss is more exact than the difference.
+            is_target = ids[None, :] == block.targets[:, None]
+            error = jnp.where(is_target, jnp.expm1(-block.loss)[:, None], probability)
             error = error * block.scale[:, None]
-            # A product: XLA is many times slower at sums over rows of a wide matrix on CPUs.
+            # As a product, because XLA on CPUs is many times slower at sums over the rows of a wide
+            # matrix.
             ones = jnp.ones(error.shape[:1], error.dtype)
             summed = jnp.einsum("mc,m->c", error, ones, precision=jax.lax.Precision.HIGHEST)
             return None, (error.astype(hidden.dtype), summed)
@@ -451,7 +550,13 @@ def _gradients(
 
 
 def _probabilities(mass: jax.Array, maximum: jax.Array, log_normalizer: jax.Array) -> jax.Array:
-    """Probabilities [M, n C] from masses [M, n C] relative to the maxima [M, n] of n chunks."""
+    """Returns probabilities [M, n C] from the exponentials that the forward pass has kept.
+
+    Args:
+      mass: [M, n C], exp(logit - maximum of the logit's chunk).
+      maximum: [M, n], maxima of n chunks.
+      log_normalizer: [M].
+    """
     factor = jnp.exp(maximum - log_normalizer[:, None])
     by_chunk = mass.reshape(*factor.shape, -1).astype(factor.dtype) * factor[..., None]
     return by_chunk.reshape(mass.shape)

@@ -2,7 +2,7 @@
 
 Batch rows and vocabulary may be split over the same mesh axis ("fsdp"), if parameters are sharded
 like the batch. The devices of that axis then exchange batch rows, which are small, and never rows
-of the table, which is large: each applies its part of the vocabulary to all their rows.
+of the table, which is large: each device applies its part of the vocabulary to the rows of all.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from xlme_jax.ops.mesh_axes import automatic_axes
 
 @dataclasses.dataclass(frozen=True)
 class VocabularySplit:
-    """Mesh axes that split batch rows, and those that split the vocabulary.
+    """Mesh axes that split batch rows, and mesh axes that split the vocabulary.
 
     Attributes:
       rows: axes over which the leading dimension of activations is split.
@@ -30,11 +30,13 @@ class VocabularySplit:
     vocabulary: tuple[str, ...] = ()
 
     def fit(self, rows: int, parts: int) -> "VocabularySplit":
-        """Returns this split without axes that the current mesh lacks or that do not divide.
+        """Returns this split without axes that the current mesh lacks or that do not divide evenly.
 
         Args:
-          rows: batch rows; trailing axes are dropped until the others divide them evenly.
-          parts: parts into which the vocabulary may be divided; treated likewise.
+          rows: number of batch rows; trailing axes of `self.rows` are dropped until the remaining
+            axes divide this number evenly.
+          parts: number of parts into which the vocabulary may be divided; trailing axes of
+            `self.vocabulary` are dropped until the remaining axes divide this number evenly.
         """
         sizes = automatic_axes()
 
@@ -48,18 +50,24 @@ class VocabularySplit:
 
     @property
     def _shared(self) -> tuple[str, ...]:
+        """The axes that split both batch rows and vocabulary."""
         return tuple(axis for axis in self.rows if axis in self.vocabulary)
 
     def run(self, function: Callable[..., Any], kinds: str, results: str, *arrays: Any) -> Any:
         """Runs `function` on every device's part of the arrays.
 
         Args:
-          function: takes the local parts; may call the methods below.
-          kinds: for each array, whether its leading dimension is the batch ("b"), the vocabulary
-            ("v"), or parts of the vocabulary, for the rows that `gather` collects, its second
-            dimension ("k").
-          results: the same for the results, a tuple.
+          function: function of a device's parts of the arrays that returns a tuple. It may call
+            the methods below.
+          kinds: a letter per array. "b": the leading dimension is the batch. "v": the leading
+            dimension is the vocabulary. "k": the leading dimension is parts of the vocabulary, and
+            the second dimension is the batch, of which each device has the rows that `gather`
+            collects.
+          results: a letter per result, with the same meanings.
           *arrays: the global arrays.
+
+        Returns:
+          The global results.
         """
         used = {*self.rows, *self.vocabulary}
         if not used:
@@ -119,7 +127,7 @@ WHOLE = VocabularySplit()
 
 
 def lookup(table: jax.Array, tokens: jax.Array, dtype: Any, split: VocabularySplit) -> jax.Array:
-    """Rows of an embedding table.
+    """Returns the rows of an embedding table for token ids.
 
     Args:
       table: [Vp, D].
@@ -139,7 +147,9 @@ def _lookup_forward(
     def local(table: jax.Array, tokens: jax.Array) -> tuple[jax.Array]:
         ids, here = _local_ids(split, table, split.gather(tokens))
         rows = jnp.take(table, ids, axis=0, mode="clip").astype(dtype)
-        return (split.sum_parts(rows if here is None else rows * here[..., None].astype(dtype)),)
+        if here is not None:
+            rows = rows * here[..., None].astype(dtype)
+        return (split.sum_parts(rows),)
 
     (rows,) = split.run(local, "vb", "b", table, tokens)
     return rows, (table, tokens)
@@ -174,7 +184,11 @@ _lookup.defvjp(_lookup_forward, _lookup_backward)
 def _local_ids(
     split: VocabularySplit, table: jax.Array, tokens: jax.Array
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Indices into this device's part of the table, and which tokens are in that part."""
+    """Returns indices into this device's part of the table, and which tokens are in that part.
+
+    Tokens outside of the part have index 0. Without a split, all tokens are in it, and the second
+    result is None.
+    """
     if not split.vocabulary:
         return tokens, None
     local = tokens - split.part_index() * table.shape[0]
