@@ -221,7 +221,7 @@ class VECO(OneEncoder):
         mask_rng, alone_rng, *dropout_rngs = keys
         masked = self.mask(rows, mask_rng, name)
         seeds = [dropout.seeds(key, rows["rows"]) for key in dropout_rngs]
-        hidden, counted = self._tasks(name, params, masked, seeds)
+        hidden, masked_by_task = self._tasks(name, params, masked, seeds)
 
         loss = jnp.zeros(())
         metrics: Metrics = {}
@@ -229,18 +229,18 @@ class VECO(OneEncoder):
         predictions = self._predict_at(params, masked, list(hidden.values()))
         for task, prediction in zip(hidden, predictions):
             total = totals["cross" if task == "cs_mlm" else "masked"]
-            share, task_metrics = counted[task].loss(prediction, total)
+            share, task_metrics = masked_by_task[task].loss(prediction, total)
             loss = loss + share
             metrics |= {f"{task}_{k}": task_metrics[f"mlm_{k}"] for k in ("loss", "accuracy")}
             if "tasks" in rows:
-                task_losses[task] = counted[task].task_losses(prediction)
+                task_losses[task] = masked_by_task[task].task_losses(prediction)
         # A loop of zero or one iterations, because with a conditional XLA on CPUs mixed up the
         # devices' partial sums, and even crashed.
         metrics["cs_mlm_accuracy_alone"] = jax.lax.fori_loop(
             0,
             (jax.random.randint(alone_rng, (), 0, self.config.alone_every) == 0).astype(jnp.int32),
             lambda *_: self._accuracy_without_source(
-                name, jax.lax.stop_gradient(params), rows, counted["cs_mlm"], seeds
+                name, jax.lax.stop_gradient(params), rows, masked_by_task["cs_mlm"], seeds
             ),
             (jnp.zeros(()), jnp.zeros(())),
         )
@@ -270,19 +270,21 @@ class VECO(OneEncoder):
         paired = has_partner(masked.rows["segment_ids"])
         paired = jnp.take_along_axis(paired, masked.positions, axis=1) & masked.is_masked
         cross = dataclasses.replace(masked, is_masked=paired)
-        return hidden, {task: cross if task == "cs_mlm" else masked for task in hidden}
+        masked_by_task = dict.fromkeys(hidden, masked)
+        masked_by_task["cs_mlm"] = cross
+        return hidden, masked_by_task
 
     def _read_predicted(
         self, name: str, params: Params, rows: Rows, masked: MaskedBatch, keys: jax.Array
     ) -> Reading:
         seeds = [dropout.seeds(key, rows["rows"]) for key in keys[2:]]
-        hidden, counted = self._tasks(name, params, masked, seeds)
+        hidden, masked_by_task = self._tasks(name, params, masked, seeds)
         guesses = {}
         for task, states in hidden.items():
             (prediction,) = self._predict_at(params, masked, [states])
             best = prediction.argmax
             (of_best,) = self._predict_at(params, masked.of(best), [states])
-            guesses[task] = counted[task].guess(prediction, best, of_best)
+            guesses[task] = masked_by_task[task].guess(prediction, best, of_best)
         return masked.reading(guesses)
 
     def _accuracy_without_source(

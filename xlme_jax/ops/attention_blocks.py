@@ -1,8 +1,8 @@
 """The kernel bodies of `ops.attention_kernel`: what one program computes.
 
 A kernel gets its refs by name. Each ref covers all of a row and head: in fast memory on a TPU, by
-address on a GPU. Queries are the first axis of a block, keys the second. In the names of functions'
-arguments, i is the number of a block of queries and j of a block of keys.
+address on a GPU. Queries are the first axis of a block, keys the second. Block (i, j) is of queries
+of block i and keys of block j.
 """
 
 import dataclasses
@@ -357,9 +357,9 @@ def _diagonal_sums(x: jax.Array) -> jax.Array:
 
 
 def backward_queries_gpu(plan: BlockPlan, refs: Refs) -> None:
-    """Writes the gradients of a block of queries and its gates, and its part of the table's.
+    """Writes the gradients of a block of queries and its gates, and a part of the table's gradient.
 
-    Row n - 1 + j - i of the part, [2n, C], has the distances from (j - i - 1) C to (j - i) C - 1.
+    Row n - 1 + j - i of this part, [2n, C], has the distances from (j - i - 1) C to (j - i) C - 1.
     Block (i, j) contributes to this row and to the next, which the following step completes.
     """
     i, size, n = pl.program_id(0), plan.block, plan.blocks

@@ -64,6 +64,7 @@ def padded_size(vocab_size: int) -> int:
 
 
 def _padded(vocab_size: int, chunks: int) -> int:
+    """Returns `vocab_size`, rounded up to `chunks` chunks of whole blocks."""
     multiple = BLOCK_SIZE * chunks
     return -(-vocab_size // multiple) * multiple
 
