@@ -218,7 +218,7 @@ class MaskedLMObjective(PlainObjective):
 class OneEncoder(MaskedLMObjective):
     """A masked language model whose only encoder, `config.encoder`, is the exported one.
 
-    The weights are those of `model.electra.MaskedLM`; an objective may add others.
+    It has the weights of `model.electra.MaskedLM`; subclasses may add others.
     """
 
     config: Any

@@ -131,7 +131,7 @@ class VECO(OneEncoder):
         return EncoderDecoderLM(encoder, vocab_size, encoder.hidden_size, self._dtype)
 
     def init(self, rng: jax.Array) -> Params:
-        """Returns randomly initialized weights: those of XLM, and cross-attention."""
+        """Returns randomly initialized weights: XLM's weights, and cross-attention."""
         rng, cross_rng = jax.random.split(rng)
         cross = init_cross_attention(self.config.encoder, cross_rng)
         return {**super().init(rng), CROSS: cross}

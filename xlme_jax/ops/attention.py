@@ -166,7 +166,7 @@ def per_shard(
     The gradient of the table, which all rows share, is summed over the devices that split rows.
 
     Args:
-      kernel: function of the arrays below, in this order, or None for missing ones.
+      kernel: function of the following arrays, in this order; missing arrays are None.
       q: [B, L, H, K] queries.
       k: [B, S, H, K] keys.
       v: [B, S, H, K] values.
