@@ -159,6 +159,22 @@ def test_what_other_sources_read_with_a_flag_they_still_read(tmp_path):
         counts(tmp_path / "documents", "bitext")
 
 
+def test_files_and_rows_are_chosen(tmp_path):
+    for name in ("fineweb-2", "hplt-2", "cc100"):
+        LAYOUTS[name][0](tmp_path / name)
+    fineweb = tmp_path / "fineweb-2"
+    everything = counts(fineweb)["text_sw"]
+    assert counts(fineweb, where="language_score>=.8") == {"text_sw": everything}
+    assert counts(fineweb, where="language_score>=.95") == {"text_sw": 0}
+    assert counts(fineweb, shards=("*_00001.*",)) == {"text_sw": everything // 2}
+    hplt = tmp_path / "hplt-2"
+    assert counts(hplt, shards=("10_*",)) == {"text_sw": counts(hplt)["text_sw"] // 2}
+    with pytest.raises(DataError, match="no file matches --shards=7_"):
+        counts(hplt, shards=("7_*",))
+    with pytest.raises(DataError, match=r"txt.xz: has no named columns; leave out --where"):
+        counts(tmp_path / "cc100", where="language_score>=.8")
+
+
 def test_scores_are_read(tmp_path):
     LAYOUTS["ccmatrix"][0](tmp_path)
     assert counts(tmp_path, min_score=1.1) == {"text_pairs_en_sw": 7}

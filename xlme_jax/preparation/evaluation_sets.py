@@ -161,7 +161,7 @@ def _cells(known: EvaluationSet, path: Path, problems: list[str]) -> Iterator[st
     rows = (line.split("\t") for line in evaluation_files.lines(path, problems) if line.strip())
     numbers = known.text
     if not known.line:
-        header = next(rows)
+        header = next(row for row in rows if not row[0].startswith("# "))
         numbers = tuple(header.index(str(column)) for column in known.text)
     damaged = 0
     for row in rows:
