@@ -76,6 +76,8 @@ def test_scripts_are_those_that_a_language_is_written_in():
     assert languages.scripts_in_use("sr") == {"Cyrl", "Latn"}
     assert languages.scripts_in_use("sr-Latn") == {"Latn"}
     assert languages.scripts_in_use("ru") == {"Cyrl"}
+    assert "Latn" not in languages.scripts_in_use("zh") | languages.scripts_in_use("hi")
+    assert languages.scripts_in_use("hi_rom") == {"Latn"}
     assert not languages.scripts_in_use("aeb")
 
 

@@ -211,8 +211,12 @@ def script(code: str) -> str:
     return UNKNOWN_SCRIPT if language is None else language.script
 
 
+# CLDR's locales hi_Latn and zh_Latn are romanizations, whose text has tags of its own.
+_ROMANIZED = frozenset(("hi", "zh"))
+
+
 def scripts_in_use(code: str) -> frozenset[str]:
-    """Returns the scripts that CLDR's locales have for a language.
+    """Returns the scripts that CLDR's locales have for a language, without romanizations.
 
     If the code names another script than the default, returns this script alone. Returns an empty
     set if CLDR has no locale of the language: then too little is known of how it is written.
@@ -222,7 +226,8 @@ def scripts_in_use(code: str) -> frozenset[str]:
         return frozenset()
     if language.tag != language.code:
         return frozenset({language.script})
-    return _scripts_of_locales()[language.code] | {language.script}
+    scripts = _scripts_of_locales()[language.code] | {language.script}
+    return scripts - {"Latn"} if language.code in _ROMANIZED else scripts
 
 
 def english_name(code: str) -> str:
