@@ -38,6 +38,7 @@ if "apache_beam.runners.worker.sdk_worker_main" in sys.orig_argv:
     os.environ.update(HOME=home, TMPDIR=home, XDG_CACHE_HOME=home)
     os.chdir(home)
     tempfile.tempdir = None
+    import small_parts  # Workers import `--modules` for tasks of SeqIO alone.
     hidden, refused = os.environ["HIDDEN"], open("refused", "w", buffering=1)
 
     def refuse(event, arguments):
