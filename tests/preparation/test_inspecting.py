@@ -76,7 +76,11 @@ def test_evaluation_files_that_cannot_be_read_are_counted(config, tmp_path, capl
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "a.txt").write_text("a third  line here.\n")
     (tmp_path / "eval" / "b.pdf").write_bytes(b"%PDF-1.4\n")
-    contents = api.inspect_text(dataclasses.replace(config, check_overlap=str(tmp_path / "eval")))
+    options = {**dict(config.options), "max_documents": 5}
+    contents = api.inspect_text(
+        dataclasses.replace(config, check_overlap=str(tmp_path / "eval"), options=options)
+    )
+    assert "not applied to the text that is measured: max_documents" in caplog.text
     assert [(x.evaluation, x.unread) for x in contents] == [(1, 1), (0, 1)]
     assert "overlap: NOT CHECKED: b.pdf: not text" in caplog.text
     lines = corpora.summary(contents).splitlines()

@@ -19,7 +19,14 @@ import numpy as np
 from xlme_jax.data.text import text_digests
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.preparation import duplicates, evaluation_overlap, language_id, preparing, sources
+from xlme_jax.preparation import (
+    duplicates,
+    evaluation_overlap,
+    filters,
+    language_id,
+    preparing,
+    sources,
+)
 from xlme_jax.preparation import workers as worker_pool
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import TextTask
@@ -224,6 +231,8 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
       ValueError: Something is missing or unreadable, or a task needs SeqIO to be read.
     """
     sources.check(config)
+    if names := filters.named(config):
+        _log.warning("not applied to the text that is measured: %s", ", ".join(names))
     if identify:
         language_id.check()
     if config.vocabulary:
