@@ -87,14 +87,14 @@ def complete(directory, rows):
 
 def everything(dataset, position=None):
     """Returns all examples and lengths by task, a position, and the batches that follow it."""
-    found = {}
+    by_task = {}
     for task in dataset.tasks:
         examples = [record.tolist() for record in dataset.records(task)]
         if task.kind == "labelled":
             read = dataset.read_labelled(task, range(task.examples))
             examples = [(ids.tolist(), labels.tolist()) for ids, labels in read]
         lengths = [] if task.kind == "monolingual" else dataset.lengths(task).tolist()
-        found[task.name] = examples, lengths
+        by_task[task.name] = examples, lengths
     iterator = make_iterator(dataset, STREAMS, 0, prefetch=0, window_draws=64)
     if position is None:
         next(iterator)
@@ -102,7 +102,7 @@ def everything(dataset, position=None):
     iterator.set_state(position)
     batches = [next(iterator) for _ in range(5)]
     arrays = [{(s, k): v.tolist() for s in b for k, v in b[s].items()} for b in batches]
-    return found, position, arrays
+    return by_task, position, arrays
 
 
 @pytest.mark.parametrize("small", [1 << 20, 0])

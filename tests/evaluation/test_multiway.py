@@ -117,8 +117,8 @@ def test_other_pairs_are_compared_on_request(tmp_path, settings):
     write_ntrex(tmp_path, sentences)
     values = values_of(Ntrex(str(tmp_path), layer=2, **settings).build(Subject())(params))
     states = {code: expected(params, of_language)[2] for code, of_language in sentences.items()}
-    found = values["fr-sw", "xsim_forward", 2, readouts.RAW, "model"]
-    assert found == pytest.approx(xsim(states["fra"], states["swa"], sentences["swa"]), abs=1e-6)
+    value = values["fr-sw", "xsim_forward", 2, readouts.RAW, "model"]
+    assert value == pytest.approx(xsim(states["fra"], states["swa"], sentences["swa"]), abs=1e-6)
     layers = {layer for language, _, layer, _, _ in values if language == "fr-sw"} - {None}
     assert layers == ({2} if "all_pairs" in settings else {0, 1, 2})
     pairs = {language for language, *_ in values if "-" in language and language[:4] != "mean"}
@@ -145,8 +145,8 @@ def test_a_pair_is_of_the_sentences_that_both_have(tmp_path):
     assert outcome.skipped == {"sentence without a translation": 3}
     values = values_of(outcome)
     source, target = (expected(params, sentences[x][3:])[1] for x in ("swa", "eng"))
-    found = values["sw", "accuracy_forward", 1, readouts.RAW, "model"]
-    assert found == pytest.approx(accuracy(source, target), abs=1e-6)
+    value = values["sw", "accuracy_forward", 1, readouts.RAW, "model"]
+    assert value == pytest.approx(accuracy(source, target), abs=1e-6)
     assert values["sw", "accuracy", None, readouts.RAW, "chance"] == pytest.approx(1 / 27)
 
 

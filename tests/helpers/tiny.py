@@ -152,8 +152,8 @@ def run_each(module, *commands, variables=None, later=None):
         environment(variables=variables | (later or {})),
     ]
     request = json.dumps([*given, [list(map(str, arguments)) for arguments in commands]])
-    found = _ask(_forks(tuple(variables.items())), request)
-    return [subprocess.CompletedProcess(*one) for one in found]
+    processes = _ask(_forks(tuple(variables.items())), request)
+    return [subprocess.CompletedProcess(*process) for process in processes]
 
 
 # Those used last; one ends when it is forgotten, since its input does.

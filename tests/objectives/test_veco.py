@@ -185,7 +185,7 @@ def terms(name, masked, silent=False):
       silent: whether all tokens of the other sentence are `<mask>`.
     """
     params = jax.tree.map(lambda x: np.asarray(x, float), weights())
-    found = {task: [] for task in TASKS[name]}
+    by_task = {task: [] for task in TASKS[name]}
     for row in range(len(BATCH[name]["tokens"])):
         segments = np.asarray(masked.rows["segment_ids"][row])
         tokens, slots = np.asarray(masked.rows["tokens"][row]), np.asarray(masked.is_masked[row])
@@ -197,7 +197,7 @@ def terms(name, masked, silent=False):
             for column, score in zip(columns, scores):
                 if column in targets:
                     target = targets[column]
-                    found[task].append((-score[target], score.argmax() == target))
+                    by_task[task].append((-score[target], score.argmax() == target))
 
         for one in range(1, segments.max() + 1, 2):
             pair = [np.flatnonzero(segments == s) for s in (one, one + 1)]
@@ -214,7 +214,7 @@ def terms(name, masked, silent=False):
             if name == "bitext":
                 both = np.concatenate(pair)
                 predict("tlm", both, states_of(params, tokens[both]))
-    return {task: np.array(values, float) for task, values in found.items()}
+    return {task: np.array(values, float) for task, values in by_task.items()}
 
 
 @functools.cache
@@ -331,9 +331,9 @@ def task_gradients():
         metrics = objective.loss(params, {}, BATCH, totals, RNG).metrics
         return jnp.stack([metrics[f"bitext/{task}_loss"][0] for task in TASKS["bitext"]])
 
-    found = jax.jit(jax.jacrev(losses))(weights(ONE_LAYER))
+    jacobian = jax.jit(jax.jacrev(losses))(weights(ONE_LAYER))
     return {
-        task: jax.tree.map(lambda x, i=i: x[i], found) for i, task in enumerate(TASKS["bitext"])
+        task: jax.tree.map(lambda x, i=i: x[i], jacobian) for i, task in enumerate(TASKS["bitext"])
     }
 
 
@@ -359,12 +359,14 @@ def test_no_gradient_of_cs_mlm_reaches_the_encoder_pass():
 
         return *jax.grad(loss, argnums=(0, 1))(params, states), jax.grad(flowing)(params)
 
-    wanted, through, flowing = gradients(params, states)
-    found = task_gradients()["cs_mlm"]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, wanted)
+    expected, through, flowing = gradients(params, states)
+    gradient = task_gradients()["cs_mlm"]
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient, expected
+    )
     # There is a gradient that could have flowed, and it would have shown.
     assert largest(through) > 1e-2
-    assert largest(jax.tree.map(jnp.subtract, flowing, found)) > 1e-2
+    assert largest(jax.tree.map(jnp.subtract, flowing, gradient)) > 1e-2
 
 
 def test_which_weights_each_task_trains():
@@ -505,9 +507,9 @@ def test_weights_are_xlms_and_cross_attention():
     handed_on = objective.encoder_params(weights())
     assert set(handed_on) == {"tokens", "positions", "encoder"}
     states = jax.jit(objective.encode)(handed_on, rows)
-    wanted = jax.jit(xlm.encode)(handed_on, rows)
-    assert len(states) == len(wanted) == 3
-    jax.tree.map(np.testing.assert_array_equal, states, wanted)
+    expected = jax.jit(xlm.encode)(handed_on, rows)
+    assert len(states) == len(expected) == 3
+    jax.tree.map(np.testing.assert_array_equal, states, expected)
 
 
 # ---- Switches, errors, figures -----------------------------------------------------------------

@@ -415,10 +415,10 @@ def test_a_masked_language_model_starts_both_encoders(sharing):
     }
     params = jax.tree.unflatten(jax.tree.structure(fresh), started.values())
     rows = BATCH["bitext"]
-    wanted = jax.jit(xlm.encode)(weights(XLM_CONFIG), rows)
+    expected = jax.jit(xlm.encode)(weights(XLM_CONFIG), rows)
     generator = xlme.diagnostics.encoders["generator"].encode
     for encode in (xlme.encode, generator):
-        for a, b in zip(jax.jit(encode)(params, rows), wanted, strict=True):
+        for a, b in zip(jax.jit(encode)(params, rows), expected, strict=True):
             np.testing.assert_array_equal(a, b)
 
 

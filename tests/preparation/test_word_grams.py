@@ -14,25 +14,25 @@ WEIGHTS = {"word": 4, "han": 2, "thai": 1}
 
 def units(text):
     """Returns (word or character, weight) items of a folded text."""
-    found = []
+    runs = []
     for run in re.findall(r"[\u0e01-\u0e2e]|[\u4e00-\u9fff]|[a-z0-9\u0363]+", text):
         kind = "thai" if "\u0e01" <= run <= "\u0e2e" else "han" if run >= "\u4e00" else "word"
-        found.append((run, WEIGHTS[kind]))
-    return found
+        runs.append((run, WEIGHTS[kind]))
+    return runs
 
 
 def windows(text):
     """Returns the windows of a text as tuples of words."""
-    found, sequence = [], units(text)
+    windows, sequence = [], units(text)
     for start in range(len(sequence)):
         total, window = 0, []
         for word, weight in sequence[start:]:
             total += weight
             window.append(word)
             if total >= 4 * word_grams.WORDS:
-                found.append(tuple(window))
+                windows.append(tuple(window))
                 break
-    return found
+    return windows
 
 
 def random_text(generator, alphabet, size):

@@ -106,11 +106,11 @@ def test_flops_of_every_system_as_xlme_counts_them(run):
     objective = config.objective.build(config.vocab_size)
     shapes = {stream.name: (stream.rows, stream.length) for stream in config.streams}
     pairs = [stream.name for stream in config.streams if stream.kind == "bitext"]
-    found = model_info.flops_per_step(objective, shapes, pairs)["table_4"]
+    flops = model_info.flops_per_step(objective, shapes, pairs)["table_4"]
     text = {name: (rows if name == "monolingual" else 0, n) for name, (rows, n) in shapes.items()}
     total, alone = (sum(objective.diagnostics.flops(part).values()) for part in (shapes, text))
     assert 0 < alone < total
-    np.testing.assert_allclose(found, alone / 2 + (total - alone) / 4)
+    np.testing.assert_allclose(flops, alone / 2 + (total - alone) / 4)
 
 
 def test_the_base_size_costs_what_table_4_says():
@@ -128,6 +128,6 @@ def test_the_base_size_costs_what_table_4_says():
 def test_skipped_shares_are_in_the_text(made):
     objective, abstract, text = made
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
-    found = described(objective, abstract, mesh, {"bitext": 0.0312})
+    description = described(objective, abstract, mesh, {"bitext": 0.0312})
     said = "Pairs of bitext longer than a row, which are skipped: 3.12% of the first drawn"
-    assert [line for line in found.splitlines() if line not in text.splitlines()] == [said]
+    assert [line for line in description.splitlines() if line not in text.splitlines()] == [said]

@@ -138,12 +138,14 @@ def survey(folder: Path) -> Survey:
     return survey_files(paths)
 
 
-def survey_files(paths: Iterable[Path], with_reasons: bool = True) -> Survey:
+def survey_files(paths: Iterable[Path], reader: str = "") -> Survey:
     """Returns what given files are, as `survey` does for a folder.
 
     Args:
       paths: The files.
-      with_reasons: Whether to open unknown files, to say why they are none of those known.
+      reader: Source that asks which of its files it would misread. Files that can only be of
+        distributions that it reads right are left out and not opened, and unknown ones have no
+        reason.
 
     Raises:
       DataError: A file is empty or damaged.
@@ -162,6 +164,8 @@ def survey_files(paths: Iterable[Path], with_reasons: bool = True) -> Survey:
         if key not in candidates:
             candidates[key] = list(_named(path))
         named = [dataclasses.replace(file, path=path) for file in candidates[key]]
+        if reader and all(reader in file.distribution.read_by for file in named):
+            continue
         fitting = next((file for file in named if contents.fit(file)), None)
         if fitting is not None and fitting.languages:
             files.append(fitting)
@@ -169,7 +173,7 @@ def survey_files(paths: Iterable[Path], with_reasons: bool = True) -> Survey:
             no_language.append(path)
         elif not _is_beside(os.fspath(path.absolute())):
             rows = [file.distribution for file in named]
-            unknown[path] = _why_not(path, rows) if with_reasons else ""
+            unknown[path] = "" if reader else _why_not(path, rows)
     return Survey(tuple(files), unknown, tuple(no_language))
 
 
@@ -405,7 +409,7 @@ def check_source(
     """
     paths = list(dict.fromkeys(paths))
     try:
-        files = survey_files(paths, with_reasons=False).files
+        files = survey_files(paths, reader).files
     except DataError:  # A damaged file, which its reader reports.
         return
     for file in files:

@@ -131,7 +131,7 @@ def _job(
     if kind == "bitext" and config.max_length_ratio is not None:
         content.append(config.max_length_ratio)
     content += filters.fingerprint(config, kind)
-    if config.exclude_overlap and kind != "labelled" and split == "train":
+    if tokenizing.excludes_evaluation_text(config, kind, split):
         if any(shard.encode for shard in shards):
             raise ValueError(
                 f"prepare: `exclude_overlap` cannot remove text of {task.task}, which SeqIO "

@@ -38,15 +38,15 @@ def tatoeba(values, metrics=("accuracy", "cka", "centred_similarity"), name="mod
 def test_correlations_are_scipys():
     stats = pytest.importorskip("scipy.stats", reason="compares with SciPy")
     values = scored()
-    found = interlingual.correlations(values)
+    correlations = interlingual.correlations(values)
     for name, distance in (("script", script_distance), ("word order", word_order_distance)):
         known = [x for x in values if distance(x) is not None]
         sides = [distance(x) for x in known], [values[x] for x in known]
-        r, rho, count = found[name]
+        r, rho, count = correlations[name]
         assert r == pytest.approx(stats.pearsonr(*sides).statistic, abs=1e-9)
         assert rho == pytest.approx(stats.spearmanr(*sides).statistic, abs=1e-9)
         assert count == len(known)
-    assert found["script"][2] == 36 and found["word order"][2] == 32
+    assert correlations["script"][2] == 36 and correlations["word order"][2] == 32
 
 
 def test_few_or_equal_languages_have_no_correlation():
@@ -76,10 +76,10 @@ def test_sheets_have_families_and_correlations():
 
 def test_pictures_are_drawn_for_what_is_there():
     rows = tatoeba(scored()) + tatoeba(scored(1), name="untrained")
-    found = {picture.name: picture.png for picture in interlingual.drawn(system(rows))}
-    assert list(found) == ["tatoeba_cka", "tatoeba_centred_similarity", "tatoeba_families",
+    pictures = {picture.name: picture.png for picture in interlingual.drawn(system(rows))}
+    assert list(pictures) == ["tatoeba_cka", "tatoeba_centred_similarity", "tatoeba_families",
                            "tatoeba_word_order"]  # fmt: skip
-    assert all(png.startswith(b"\x89PNG") for png in found.values())
+    assert all(png.startswith(b"\x89PNG") for png in pictures.values())
     old = [row for row in rows if row.metric == "accuracy"]
     names = [picture.name for picture in interlingual.drawn(system(old))]
     assert names == ["tatoeba_families", "tatoeba_word_order"]
