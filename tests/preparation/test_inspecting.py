@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import tiny
-from raw_text import write_raw
+from raw_text import config_of, write_raw
 
 from xlme_jax import api
 from xlme_jax.data.cldr import CldrConfig
@@ -38,15 +38,7 @@ def raw(tmp_path_factory):
 
 @pytest.fixture
 def config(raw, tmp_path):
-    return PrepareConfig(
-        output=str(tmp_path / "out"),
-        tasks=("cc100", "bitext"),
-        cc100_dir=str(raw / "mono"),
-        bitext_dir=str(raw / "pairs"),
-        vocabulary=str(raw / "v.model"),
-        check_overlap=str(raw / "eval"),
-        workers=1,
-    )
+    return config_of(raw, tmp_path / "out", check_overlap=str(raw / "eval"))
 
 
 def test_counts_by_hand(config, raw, tmp_path):

@@ -5,13 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from raw_text import write_raw
+from raw_text import config_of, write_raw
 
 from xlme_jax.api import prepare
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import tokenizing
-from xlme_jax.preparation.prepare_config import PrepareConfig
 
 FILES, DOCUMENTS, PAIRS = 6, 5, 4
 
@@ -36,15 +35,7 @@ def raw(tmp_path_factory):
 
 @pytest.fixture
 def config(raw, tmp_path):
-    return PrepareConfig(
-        output=str(tmp_path / "out"),
-        tasks=("cc100", "bitext"),
-        vocabulary=str(raw / "v.model"),
-        cc100_dir=str(raw / "mono"),
-        bitext_dir=str(raw / "pairs"),
-        workers=1,
-        options={"max_documents": 12, "max_pairs": 5},
-    )
+    return config_of(raw, tmp_path / "out", options={"max_documents": 12, "max_pairs": 5})
 
 
 def written(config):
