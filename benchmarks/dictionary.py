@@ -33,7 +33,7 @@ import scipy.sparse as sparse
 
 from xlme_jax.data.benchmarks.parallel_sets import read_alignments, read_tatoeba
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.text.bitext_files import UNIT_IDS, multiway_files
+from xlme_jax.data.text.pair_readers import UNIT_IDS, multiway_files
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, read_blocks
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.alignment_scores import aer

@@ -11,8 +11,8 @@ import os
 from collections.abc import Collection
 
 from tasks import features, mixtures, registration
+from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.held_out import HeldOutText
-from xlme_jax.data.text.pair_readers import discover_bitext
 from xlme_jax.preparation.file_sources import pair_tasks
 from xlme_jax.preparation.source_types import required_folder
 from xlme_jax.preparation.sources import SOURCES
@@ -45,7 +45,7 @@ def register(
       pivot: Language that all pairs must have; None: any.
       name: Name of the mixture and prefix of the tasks.
       held_out: Selects the split "validation"; None: no such split.
-      tsv_columns: See `xlme_jax.data.text.bitext_files.BitextSource.columns`.
+      tsv_columns: See `xlme_jax.data.text.pair_kinds.BitextSource.columns`.
       shuffle_pairs: Whether each text of the split "train" gets the partner of another one in its
         file (`xlme_jax.preparation.raw_examples.mismatched_pairs`), as a control.
 

@@ -12,11 +12,9 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from xlme_jax.data.text.bitext_files import discover_bitext
+from xlme_jax.data.text.pair_kinds import BitextSource, group_by_pair, read_bitext
 from xlme_jax.data.text.pair_readers import (
-    BitextSource,
-    discover_bitext,
-    group_by_pair,
-    read_bitext,
     read_moses,
     read_multiway,
     read_opus_zip,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from xlme_jax.configuration import gin_files as gin_files
 from xlme_jax.data.benchmarks import parallel_sets
 from xlme_jax.data.benchmarks.official import squad
-from xlme_jax.data.text import held_out, pair_readers, row_lines, sgm
+from xlme_jax.data.text import bitext_files, held_out, pair_kinds, pair_readers, row_lines, sgm
 from xlme_jax.data.text.decompression import DataError, read_blocks
 from xlme_jax.data.text.lines import read_lines, split_lines
 from xlme_jax.data.text.opening import (
@@ -235,19 +235,19 @@ def test_pairs_in_files_of_returns(tmp_path):
     (tmp_path / "pairs.jsonl").write_bytes(cr(rows))
     rows = "de,en\n" + "".join(f"{a},{b}\n" for a, b in expected)
     (tmp_path / "pairs.csv").write_bytes(cr(rows))
-    sources = pair_readers.discover_bitext(tmp_path)
+    sources = bitext_files.discover_bitext(tmp_path)
     assert sorted(source.kind for source in sources) == ["moses", "tsv", "zip"]
     for name in ("pairs.jsonl", "pairs.csv"):
-        sources.append(pair_readers.BitextSource("de", "en", "table", (tmp_path / name,)))
+        sources.append(pair_kinds.BitextSource("de", "en", "table", (tmp_path / name,)))
     for source in sources:
-        assert list(pair_readers.read_bitext(source)) == expected, source
+        assert list(pair_kinds.read_bitext(source)) == expected, source
 
 
 def test_scores_and_ids_in_files_of_returns(tmp_path):
     for name, text in {"en": "a\nb\nc\n", "sw": "x\ny\nz\n", "scores": "1\n0\n1\n"}.items():
         (tmp_path / f"m.en-sw.{name}").write_bytes(cr(text))
-    (source,) = pair_readers.discover_bitext(tmp_path, min_score=0.5)
-    assert list(pair_readers.read_bitext(source)) == [("a", "x"), ("c", "z")]
+    (source,) = bitext_files.discover_bitext(tmp_path, min_score=0.5)
+    assert list(pair_kinds.read_bitext(source)) == [("a", "x"), ("c", "z")]
     folder = tmp_path / "multi"
     folder.mkdir()
     for name, text in {"en": "a\nb\n", "sw": "x\ny\n", "ids": "1\n2\n"}.items():

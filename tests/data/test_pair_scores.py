@@ -6,7 +6,8 @@ import zipfile
 import pytest
 
 from xlme_jax.data.text import pair_scores
-from xlme_jax.data.text.pair_readers import discover_bitext, read_bitext, read_units
+from xlme_jax.data.text.bitext_files import discover_bitext
+from xlme_jax.data.text.pair_kinds import read_bitext, read_units
 from xlme_jax.data.text.reading import DataError, ReadReport
 
 SCORES = ["1.2", "1.05", "nan", "0.9", "", "high", "1.3"]

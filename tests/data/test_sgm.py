@@ -5,10 +5,11 @@ import html
 
 import pytest
 
+from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.decompression import DataError
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.lines import read_lines
-from xlme_jax.data.text.pair_readers import discover_bitext, read_bitext
+from xlme_jax.data.text.pair_kinds import read_bitext
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.text.sgm import segments
 from xlme_jax.preparation import file_sources

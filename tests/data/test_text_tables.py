@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from xlme_jax.data.text.decompression import DataError
-from xlme_jax.data.text.pair_readers import read_bitext
+from xlme_jax.data.text.pair_kinds import read_bitext
 from xlme_jax.data.text.reading import ReadReport, read_documents
 from xlme_jax.data.text.table_files import discover_table_pairs, discover_tables, table_files
 from xlme_jax.data.text.tables import TableText, column_names, read_table

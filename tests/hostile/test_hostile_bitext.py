@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from test_hostile_text import NAMES
 
 from xlme_jax.data.text import decompression
+from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.pair_readers import (
-    discover_bitext,
     read_moses,
     read_multiway,
     read_opus_zip,

@@ -56,7 +56,8 @@ class Distribution:
         (`_TOKENS`). The groups `part` and `split` match words of `PARTS`; `side` and `role` say
         which text of a pair a file contains.
       example: Path of one file, as downloaded.
-      format: How a file is read: a key of `folder_source.DOCUMENTS` or `folder_source.PAIRS`.
+      format: How a file is read: a key of `folder_source.DOCUMENTS`, or a format of
+        `data.text.pair_kinds.KINDS`.
         Empty: the file is not read; `advice` says what to do.
       columns: Columns that a table must have.
       start: Regular expression that the start of a file without columns must contain.

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xlme_jax.data.text import held_out as held_out_data
-from xlme_jax.data.text.bitext_files import BitextSource
+from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.decompression import read_blocks
 from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of
 from xlme_jax.data.text.held_out import VALIDATION, Corpora, HeldOutText, corpus_name
-from xlme_jax.data.text.pair_readers import discover_bitext, group_by_pair, read_bitext
+from xlme_jax.data.text.pair_kinds import BitextSource, group_by_pair, read_bitext
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, discover_documents
 from xlme_jax.data.text.tables import TableText
 from xlme_jax.data.text.text_digests import digest
@@ -86,7 +86,7 @@ class DocumentFolder(Source):
 
 
 class PairFolder(Source):
-    """Folders of translation pairs in all formats of `xlme_jax.data.text.pair_readers`.
+    """Folders of translation pairs in all formats of `xlme_jax.data.text.bitext_files`.
 
     The tasks are `<name>_<lang>_<lang>`.
     """
@@ -281,7 +281,7 @@ def pair_tasks(
             splits = _pair_splits(held_out, group)
         pair = (group[0].lang1, group[0].lang2)
         splits["train"] = [
-            checked(shard, pair, accept, has_columns=source.kind == "tsv")
+            checked(shard, pair, accept, has_columns=source.of_kind.columns == "numbered")
             for shard, source in zip(splits["train"], group)
         ]
         if deduplicate:
@@ -296,8 +296,6 @@ def _pair_shard(source: BitextSource) -> Shard:
     """Returns a shard of all pairs of a source."""
     title = " + ".join(map(os.fspath, source.paths))
     read = functools.partial(read_bitext, source)
-    # Two languages of a multi-way folder, or two Bibles, may have no unit in common.
-    may_be_empty = source.kind in ("multiway", "verses")
     # Parts are added only if they are set: another key would prepare earlier data sets again.
     key = f"{source.kind} {source.swap}" + (f" {source.columns}" if source.columns else "")
     files = source.paths
@@ -308,7 +306,7 @@ def _pair_shard(source: BitextSource) -> Shard:
     if source.min_score is not None:
         key += f" score {source.score_column} {source.min_score}"
         files += (source.score_file,) if source.score_file else ()
-    return Shard(title, read, files, key, may_be_empty)
+    return Shard(title, read, files, key, source.of_kind.may_lack_units)
 
 
 def _distinct(shards: Sequence[Shard]) -> Shard:
@@ -374,7 +372,7 @@ def pair_texts(sources: Sequence[BitextSource], held_out: HeldOutText | None) ->
     texts_by_file: dict[Path | tuple[Path, str], LanguageText] = {}
     for source in sources:
         for side, language in enumerate((source.lang1, source.lang2)):
-            if source.is_line_aligned and not source.score_file:
+            if source.of_kind.is_line_aligned and not source.score_file:
                 # A file of a multi-way folder is part of up to a hundred pairs.
                 file = source.paths[side]
                 lines = functools.partial(_lines, held_out, language, file)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import logging
 import os
 from collections import Counter, defaultdict
@@ -18,16 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from xlme_jax.data.text import pair_scores, reading
-from xlme_jax.data.text.bitext_files import (
-    BitextSource,
-    Selection,
-    canonical_source,
-    discover_bitext,
-)
+from xlme_jax.data.text import reading
+from xlme_jax.data.text.bitext_files import Selection, discover_bitext
 from xlme_jax.data.text.decompression import DataError
 from xlme_jax.data.text.document_files import DocumentFile
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
+from xlme_jax.data.text.pair_kinds import BY_FORMAT, BitextSource, PairFile, with_min_score
 from xlme_jax.data.text.table_files import discover_table_pairs, discover_tables
 from xlme_jax.data.text.tables import TableText
 from xlme_jax.preparation import distributions
@@ -407,7 +402,7 @@ def _where(text: _Text, where: str) -> _Text:
             if not isinstance(file, TableText) or file.is_numbered:
                 raise DataError(f"{file_of(file)}: has no named columns; leave out --where")
             documents[tag].append(dataclasses.replace(file, where=where))
-    if unnamed := [source for source in text.sources if source.kind != "table"]:
+    if unnamed := [s for s in text.sources if s.of_kind.columns != "named"]:
         raise DataError(f"{unnamed[0].paths[0]}: has no named columns; leave out --where")
     sources = [dataclasses.replace(source, where=where) for source in text.sources]
     return dataclasses.replace(text, documents=documents, sources=sources)
@@ -415,7 +410,7 @@ def _where(text: _Text, where: str) -> _Text:
 
 def _check_scores(sources: Sequence[BitextSource], least: float, names: str) -> None:
     """Raises DataError if no pair file can have scores; zips are known only when they are read."""
-    if any(s.kind == "zip" or s.score_file or s.score_column is not None for s in sources):
+    if any(source.may_have_scores for source in sources):
         return
     raise DataError(
         f"{names}: `min_score` is {least:g} but none of its pair files has scores that are read; "
@@ -443,17 +438,9 @@ def _read_as(files: Files, min_score: float | None) -> _Text:
             for file in group:
                 documents[file.languages[0]].append(DOCUMENTS[name](file))
         else:
-            sources += PAIRS[name](group)
+            sources += BY_FORMAT[name].join(list(map(_pair_file, group)))
     if min_score is not None:
-        scores = pair_scores.ScoreFiles()
-        sources = [
-            dataclasses.replace(
-                source,
-                min_score=min_score,
-                score_file=scores.beside(source.paths[0]) if source.kind == "moses" else None,
-            )
-            for source in sources
-        ]
+        sources = with_min_score(sources, min_score)
     origins = {file.path: _origin(file.distribution) for file in files}
     return _Text(documents, sources, origins)
 
@@ -476,123 +463,16 @@ def _numbered(file: FileOfDistribution) -> TableText:
     return TableText(file.path, file.languages[0], "", is_numbered=True)
 
 
-def _pair(file: FileOfDistribution) -> tuple[str, str]:
-    # Unpacked, so that the type checker sees two languages.
-    first, second = file.languages
-    return first, second
+def _pair_file(file: FileOfDistribution) -> PairFile:
+    row = file.distribution
+    score = row.score if isinstance(row.score, int) else None
+    return PairFile(file.path, file.languages, file.side, row.name, row.text, score)
 
 
-def _of_one_file(kind: str) -> Callable[[Files], list[BitextSource]]:
-    """Returns a function that makes a source of each file, which contains both texts of pairs."""
-    return lambda files: [canonical_source(kind, _pair(file), file.path) for file in files]
-
-
-def _tsv(files: Files) -> list[BitextSource]:
-    sources = []
-    for file in files:
-        row = file.distribution
-        first, second = (int(column) for column in row.text)
-        source = canonical_source("tsv", _pair(file), file.path)
-        score = row.score if isinstance(row.score, int) else None
-        sources.append(dataclasses.replace(source, columns=(first, second), score_column=score))
-    return sources
-
-
-def _table_pairs(files: Files) -> list[BitextSource]:
-    sources = []
-    for file in files:
-        columns = tuple(map(str, file.distribution.text)) or None
-        source = canonical_source("table", _pair(file), file.path, fields=columns)
-        # `canonical_source` has already put the fields in the order of the languages.
-        sources.append(dataclasses.replace(source, swap=False))
-    return sources
-
-
-def _moses(files: Files) -> list[BitextSource]:
-    """Returns a source for each two files that differ only in the suffix, the two texts of pairs.
-
-    Raises:
-      DataError: One of two files is missing.
-    """
-    halves: dict[tuple[object, ...], dict[int, FileOfDistribution]] = defaultdict(dict)
-    for file in files:
-        stem = reading.strip_compression(file.path.name).rpartition(".")[0]
-        halves[file.path.parent, stem, file.languages][file.side or 0] = file
-    sources = []
-    for sides in halves.values():
-        if len(sides) < 2:
-            file = next(iter(sides.values()))
-            lost = file.languages[1 - (file.side or 0)]
-            raise DataError(
-                f"{file.path}: its other half, in {lost}, is missing; add it, or remove this file"
-            )
-        sources.append(canonical_source("moses", _pair(sides[0]), sides[0].path, sides[1].path))
-    return sources
-
-
-def _sgm(files: Files) -> list[BitextSource]:
-    """Returns a source for each source text and reference of a test set in another language.
-
-    Raises:
-      DataError: A test set has only source texts, or only references.
-    """
-    sets: dict[str, dict[int, list[FileOfDistribution]]] = defaultdict(lambda: {0: [], 1: []})
-    for file in files:
-        stem = os.fspath(file.path).rpartition("-src." if file.side == 0 else "-ref.")[0]
-        sets[stem][file.side or 0].append(file)
-    sources = []
-    for name, sides in sets.items():
-        pairs = [
-            (source, reference)
-            for source, reference in itertools.product(sides[0], sides[1])
-            if source.languages != reference.languages
-        ]
-        if not pairs:
-            raise DataError(f"{name}: only one half of its pairs is there; add the other")
-        for source, reference in pairs:
-            tags = (source.languages[0], reference.languages[0])
-            sources.append(canonical_source("sgm", tags, source.path, reference.path))
-    return sources
-
-
-def _aligned(kind: str) -> Callable[[Files], list[BitextSource]]:
-    """Returns a function that makes a source of each two files in different languages.
-
-    Files of the kind "multiway" are paired within a folder, because their lines are aligned. Files
-    of other kinds ("verses") are paired across folders, because ids align their units.
-    """
-
-    def pairs(files: Files) -> list[BitextSource]:
-        folders: dict[tuple[object, ...], list[FileOfDistribution]] = defaultdict(list)
-        for file in files:
-            folder = file.path.parent if kind == "multiway" else None
-            folders[folder, file.distribution.name].append(file)
-        return [
-            canonical_source(kind, (a.languages[0], b.languages[0]), a.path, b.path)
-            for group in folders.values()
-            for a, b in itertools.combinations(group, 2)
-            if a.languages != b.languages
-        ]
-
-    return pairs
-
-
-# {format: function that returns the documents of a file}. See `sources` for what a new format
-# needs.
+# {format: function that returns the documents of a file}. Formats of pairs are those of
+# `data.text.pair_kinds`.
 DOCUMENTS: dict[str, Callable[[FileOfDistribution], DocumentFile]] = {
     "documents": _plain,
     "table": _table,
     "numbered": _numbered,
-}
-# {format: function that returns the pair files of all files in this format}.
-PAIRS: dict[str, Callable[[Files], list[BitextSource]]] = {
-    "tsv": _tsv,
-    "tmx": _of_one_file("tmx"),
-    "zip": _of_one_file("zip"),
-    "table_pairs": _table_pairs,
-    "moses": _moses,
-    "sgm": _sgm,
-    "multiway": _aligned("multiway"),
-    "verses": _aligned("verses"),
-    "vref": _aligned("verses"),
 }

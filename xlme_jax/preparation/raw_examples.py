@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from xlme_jax.data import cldr
 from xlme_jax.data.text import held_out
-from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.document_files import DocumentFile, name_of, read_file
 from xlme_jax.data.text.held_out import HeldOutText
-from xlme_jax.data.text.pair_readers import read_units
+from xlme_jax.data.text.pair_kinds import BitextSource, read_units
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.text.text_digests import digest
 from xlme_jax.preparation.source_types import Read, Texts

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.document_files import DocumentFile, file_of
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
+from xlme_jax.data.text.pair_kinds import BitextSource
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.storage.paths import as_path

@@ -4,16 +4,12 @@ Where to add a corpus:
 
 - A known format under new names of files or columns: add a row to `distribution_table.py`. The
   source `text` then reads the corpus as it is downloaded.
-- A new format: add that row, and an entry to `DOCUMENTS` or `PAIRS` at the end of
+- A new format of pairs: add that row, and an entry to `KINDS` of `data/text/pair_kinds.py`, whose
+  `formats` has the `format` of the row. The entry says how files are joined and read, and whether
+  the source `bitext` reads the files too, by their suffix or name.
+- A new format of documents: add that row, and an entry to `DOCUMENTS` at the end of
   `folder_source.py`; its key is the `format` of the row. Documents that are neither plain text nor
-  a table also need a reader in `data/text/document_files.py`. Pairs of a new kind need
-  - a case in `read_units` (`data/text/pair_readers.py`), and the name of the kind in the docstring
-    of `BitextSource` (`data/text/bitext_files.py`);
-  - if two languages may have no unit in common: the kind in `_pair_shard` (`file_sources.py`);
-  - if line n of two files is unit n: the kind in `BitextSource.is_line_aligned`;
-  - if the source `bitext` is to read the files too: their suffix in `_KINDS` (one file per pair) or
-    a case in `_pair_sources` (two files), both in `bitext_files.py`.
-  Held-out units need nothing for a new kind.
+  a table also need a reader in `data/text/document_files.py`.
 - A source of its own, with a flag and an environment variable: add an entry to `SOURCES` below. A
   folder of documents or of pair files is one line with `DocumentFolder` or `PairFolder`. For other
   text, write a subclass of `Source` whose `find` returns `TextTask`s. The flags, the environment

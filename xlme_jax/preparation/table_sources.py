@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xlme_jax.data.text import row_conditions
-from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
+from xlme_jax.data.text.pair_kinds import BitextSource
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.text.table_files import (
     ALL_SPLITS,

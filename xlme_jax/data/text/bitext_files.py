@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,64 +18,21 @@ from pathlib import Path
 from xlme_jax.data import languages
 from xlme_jax.data.text import pair_scores, reading
 from xlme_jax.data.text.decompression import DataError, strip_compression
-
-UNIT_IDS = "ids.txt"  # Ids of the units of a multi-way folder, optional.
-MULTIWAY_LAYOUT = (
-    "a multi-way folder has one `<language>.txt` per language, whose line n is the same unit in "
-    "all of them (empty if missing), and optionally `ids.txt`, whose line n is the unit's id"
+from xlme_jax.data.text.pair_kinds import (
+    BY_SUFFIX,
+    KINDS,
+    BitextSource,
+    PairFile,
+    canonical_source,
+    with_min_score,
+)
+from xlme_jax.data.text.pair_readers import (
+    MULTIWAY_LAYOUT,
+    multiway_files,
+    unit_ids_file,
 )
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, order=True)
-class BitextSource:
-    """One file, or two line-aligned files, with text of one language pair.
-
-    Attributes:
-        lang1: Language that sorts first; pairs are yielded in the order (lang1, lang2).
-        lang2: The other language.
-        kind: "moses", "multiway", "sgm" or "verses" (two paths, the file of lang1 first); "zip",
-            "tsv", "tmx" or "table" (one path).
-        paths: The files.
-        swap: Whether the file's name, and so the columns of a TSV file, have the order (lang2,
-            lang1).
-        columns: Columns of a TSV file, counted from 0, with text in the first and the second
-            language of its name. None selects the first two, which must not be numbers.
-        min_score: Pairs with a lower score are skipped; None: no scores are read.
-        score_column: Column of the scores in a TSV file; None if it has none.
-        score_file: File whose line n is the score of line n of Moses files; None if there is none.
-        fields: Names of the columns of a table with text in lang1 and lang2, and optionally with
-            scores. None selects those that are named after the languages.
-        where: Conditions that the rows of a table satisfy, see `row_conditions`. Empty: none.
-    """
-
-    lang1: str
-    lang2: str
-    kind: str
-    paths: tuple[Path, ...]
-    swap: bool = False
-    columns: tuple[int, int] | None = None
-    # Not in the representation, which names the text that units are held out of.
-    min_score: float | None = dataclasses.field(default=None, repr=False)
-    score_column: int | None = dataclasses.field(default=None, repr=False)
-    score_file: Path | None = dataclasses.field(default=None, repr=False)
-    fields: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
-    where: str = dataclasses.field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        if not self.lang1 < self.lang2:
-            raise ValueError(f"lang1, lang2: must be in sorted order, got {self.pair}")
-
-    @property
-    def pair(self) -> str:
-        """Returns the canonical name of the pair, `lang1-lang2`."""
-        return f"{self.lang1}-{self.lang2}"
-
-    @property
-    def is_line_aligned(self) -> bool:
-        """Returns whether the source is two files whose lines n together are unit n."""
-        return self.kind in ("moses", "multiway")
 
 
 def discover_bitext(
@@ -216,8 +172,8 @@ def _sources_in(folder: Path) -> list[BitextSource]:
 
 
 def _with_columns(source: BitextSource, columns: tuple[int, ...]) -> BitextSource:
-    """Returns a TSV source with columns of two texts and optionally of scores; others unchanged."""
-    if source.kind != "tsv":
+    """Returns a source with columns of texts and optionally of scores; unchanged if not TSV."""
+    if source.of_kind.columns != "numbered":
         return source
     column1, column2, *score = columns
     return dataclasses.replace(
@@ -236,17 +192,9 @@ def _scored(sources: Sequence[BitextSource], min_score: float, names: str) -> li
     Raises:
         DataError: No source has scores.
     """
-    files = pair_scores.ScoreFiles()
-    scored = [
-        dataclasses.replace(
-            source,
-            min_score=min_score,
-            score_file=files.beside(source.paths[0]) if source.kind == "moses" else None,
-        )
-        for source in sources
-    ]
+    scored = with_min_score(sources, min_score)
     # Whether an archive has scores is known when it is read.
-    if not any(s.kind == "zip" or s.score_file or s.score_column is not None for s in scored):
+    if not any(source.may_have_scores for source in scored):
         raise DataError(
             f"{names}: `min_score` is {min_score:g} but no pair file has scores; name their column "
             f"in TSV files as the third of tsv_columns (--tsv_columns=1,2,0), put NAME"
@@ -263,14 +211,6 @@ def folders_in(folder: Path) -> Iterator[Path]:
         yield directory
         if directory == folder or not directory.is_symlink():
             waiting += [path for path in reading.listed(directory) if path.is_dir()]
-
-
-def group_by_pair(sources: Iterable[BitextSource]) -> dict[str, list[BitextSource]]:
-    """Groups sources by pair, {"en-sw": [source, ...]}, in sorted order."""
-    groups: dict[str, list[BitextSource]] = defaultdict(list)
-    for source in sorted(sources):
-        groups[source.pair].append(source)
-    return dict(groups)
 
 
 def _halves(name: str) -> list[tuple[str, str]]:
@@ -329,32 +269,9 @@ def _canonical_name(pair: str) -> str:
     return "-".join(sorted(map(languages.canonical, splits[0])))
 
 
-def canonical_source(
-    kind: str, pair: tuple[str, str], *paths: Path, fields: tuple[str, ...] | None = None
-) -> BitextSource:
-    """Returns a source, in which languages, files and fields are in sorted order of the languages.
-
-    Args:
-        kind: See `BitextSource`.
-        pair: The languages in any spelling, in the order of the file's name.
-        *paths: One file, or a file for each language of `pair`.
-        fields: Columns of the texts in the order of `pair`, and optionally a column of scores.
-    """
-    first, second = map(languages.canonical, pair)
-    swap = first > second
-    if swap:
-        first, second = second, first
-        paths = paths[::-1] if len(paths) == 2 else paths
-        fields = None if fields is None else (fields[1], fields[0], *fields[2:])
-    return BitextSource(first, second, kind, paths, swap, fields=fields)
-
-
 # Suffixes in place of a code, for the first and the second language of a pair in a file's name:
 # those of sacreBLEU, WMT and Tatoeba Challenge.
 _SIDES = (("src",), ("ref", "trg", "tgt"))
-# newstest2014-deen-src.de.sgm
-_SGM = re.compile(r"(?P<set>.+)-(?P<side>src|ref)\.(?P<language>[A-Za-z]{2,3}(?:[-_]\w+)*)\.sgml?")
-_KINDS = {".tsv": "tsv", ".tmx": "tmx", ".zip": "zip", ".txt": "tsv"}
 
 
 def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
@@ -365,14 +282,15 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
     """
     sources = []
     moses: dict[str, dict[str, Path]] = defaultdict(dict)
-    test_sets: dict[str, list[tuple[str, str, Path]]] = defaultdict(list)
+    by_kind: dict[str, list[PairFile]] = defaultdict(list)
     for path in files:
-        stem, dot, suffix = strip_compression(path.name).rpartition(".")
-        match = _SGM.fullmatch(strip_compression(path.name))
-        if match and languages.is_language(match["language"]):
-            test_sets[match["set"]].append((match["side"], match["language"], path))
+        name = strip_compression(path.name)
+        if file_and_kind := _one_of_two(path, name):
+            file, kind_name = file_and_kind
+            by_kind[kind_name].append(file)
             continue
-        kind = _KINDS.get(f".{suffix}")
+        stem, dot, suffix = name.rpartition(".")
+        kind = BY_SUFFIX.get(f".{suffix}")
         if dot and not kind:
             moses[stem][suffix] = path
             continue
@@ -380,39 +298,27 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
         # ParaCrawl names TSV files en-sw.txt, so a .txt file is TSV only if its own name is a pair.
         is_plain_text = suffix == "txt" and not pair_of(reading.strip_shard(stem))
         if kind and pair and not is_plain_text:
-            sources.append(canonical_source(kind, pair, path))
+            sources.append(canonical_source(kind.name, pair, path))
     for stem, by_suffix in moses.items():
         sources += _moses_sources(directory / stem, by_suffix)
-    for name, sides in test_sets.items():
-        sources += _test_set_sources(directory / name, sides)
+    for kind_name, pair_files in by_kind.items():
+        sources += KINDS[kind_name].join(pair_files)
     return sources
 
 
-def _test_set_sources(name: Path, files: Sequence[tuple[str, str, Path]]) -> list[BitextSource]:
-    """Returns a source for each pair of a text and its translation in a test set of WMT.
+def _one_of_two(path: Path, name: str) -> tuple[PairFile, str] | None:
+    """Returns a file that is one of two by the pattern of a kind, and the kind's name, else None.
 
     Args:
-      name: The part of the paths that the files have in common.
-      files: ("src" or "ref", language, file) of each file.
-
-    Raises:
-      DataError: No file is the translation of another one.
+        path: The file.
+        name: Its name without compression.
     """
-    by_side = {
-        side: [(code, path) for end, code, path in files if end == side] for side in ("src", "ref")
-    }
-    pairs = [
-        (source, reference)
-        for source in by_side["src"]
-        for reference in by_side["ref"]
-        if not languages.same_language(source[0], reference[0])
-    ]
-    if not pairs:
-        other = "ref" if by_side["src"] else "src"
-        raise DataError(
-            f"{name}-{other}.LANGUAGE.sgm: missing; add it, or remove its other half {files[0][2]}"
-        )
-    return [canonical_source("sgm", (a, b), source, ref) for (a, source), (b, ref) in pairs]
+    for kind in KINDS.values():
+        match = kind.names.fullmatch(name) if kind.names else None
+        if match and languages.is_language(match["language"]):
+            side = 0 if match["side"] == "src" else 1
+            return PairFile(path, (languages.canonical(match["language"]),), side), kind.name
+    return None
 
 
 # Binary files that fairseq and Marian write beside text, by suffix.
@@ -440,7 +346,7 @@ def _why_unread(name: str) -> str:
         return _BINARY[suffix]
     if suffix == "txt":
         return languages.why_not(stem)
-    if f".{suffix}" in (*_KINDS, pair_scores.SUFFIX):
+    if f".{suffix}" in (*BY_SUFFIX, pair_scores.SUFFIX):
         return "no language pair in its name"
     if f".{suffix}" in reading.OTHER_FORMATS:
         return "not a format of pairs; --tasks=table and table_pairs read tables"
@@ -499,33 +405,6 @@ def _sides_of(files: dict[str, Path], pair: tuple[str, str], end: int) -> list[P
     ]
 
 
-def unit_ids_file(directory: Path) -> Path | None:
-    """Returns the file of unit ids of a multi-way folder, or None."""
-    for path in reading.data_files(directory):
-        if strip_compression(path.name) == UNIT_IDS:
-            return path
-    return None
-
-
-def multiway_files(directory: Path) -> dict[Path, str]:
-    """Returns {file: canonical tag of its language} of a multi-way folder.
-
-    Several files may be text of one language: `pt.txt` and `pt-br.txt`.
-    """
-    names = {}
-    for path in reading.data_files(directory):
-        name, dot, suffix = strip_compression(path.name).rpartition(".")
-        # `ids.txt` has ids, and is not text in Idesa, whose code is `ids`.
-        if dot and suffix == "txt" and f"{name}.txt" != UNIT_IDS:
-            names[path] = name
-    tags = languages.tags_of_names(names.values())
-    if unit_ids_file(directory) is not None:  # Then `ha-ne.txt` is Hausa of Niger, not a pair.
-        tags |= {
-            name: languages.canonical(name) for name in names.values() if languages.is_pair(name)
-        }
-    return {path: tags[name] for path, name in names.items() if name in tags}
-
-
 def _multiway_sources(directory: Path, unit_ids: Path | None) -> list[BitextSource]:
     """Returns a source for each two files of a multi-way folder in different languages.
 
@@ -548,8 +427,4 @@ def _multiway_sources(directory: Path, unit_ids: Path | None) -> list[BitextSour
             f"{pairs[0].paths[0]}: pair file next to {unit_ids.name}; only `<language>.txt` files "
             f"are read in such a folder, so move it to another one ({MULTIWAY_LAYOUT})"
         )
-    return [
-        canonical_source("multiway", (files[a], files[b]), a, b)
-        for a, b in itertools.combinations(sorted(files), 2)
-        if files[a] != files[b]
-    ]
+    return KINDS["multiway"].join([PairFile(path, (files[path],)) for path in sorted(files)])

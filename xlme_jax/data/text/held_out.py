@@ -1,6 +1,6 @@
 """Held-out data: selects the units of the split "validation" and computes digests of their text.
 
-A unit is an item of `pair_readers.read_units` (such as a line of a multi-way folder or of a TSV
+A unit is an item of `pair_kinds.read_units` (such as a line of a multi-way folder or of a TSV
 file, or a usable pair of a TMX file) or a document (or a piece of a long one) of monolingual text,
 counted from 0 within its file. The units of a multi-way folder are selected by number or id only,
 so they are the same in every language and every pair.
@@ -26,11 +26,12 @@ from pathlib import Path
 
 import numpy as np
 
-from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, bitext_files, text_digests
-from xlme_jax.data.text.bitext_files import BitextSource, discover_bitext
+from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, text_digests
+from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.decompression import DataError, read_blocks
 from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of, read_file
-from xlme_jax.data.text.pair_readers import count_lines, read_units
+from xlme_jax.data.text.pair_kinds import BitextSource, read_units
+from xlme_jax.data.text.pair_readers import count_lines, unit_ids_file
 from xlme_jax.data.text.reading import (
     ReadReport,
     aligned_lines,
@@ -255,7 +256,7 @@ def _validation_folder(path: str, tsv_columns: tuple[int, ...] | None) -> Corpor
     sources = discover_bitext(folder, tsv_columns=tsv_columns, may_be_empty=True)
     # `<language>.txt` files are documents here, unless `ids.txt` marks them as a multi-way folder.
     # A multi-way folder without `ids.txt` must be a subfolder.
-    multiway = bitext_files.unit_ids_file(folder) is not None
+    multiway = unit_ids_file(folder) is not None
     by_language = {} if multiway else discover_documents(folder, may_be_empty=True)
     if not multiway:
         sources = [s for s in sources if s.kind != "multiway" or s.paths[0].parent != folder]
@@ -395,7 +396,7 @@ def _chosen_lines(
     sides: dict[tuple[Path, str], str] = {}
     for source in corpora.sources:
         name = corpus_name(source)
-        if source.is_line_aligned:
+        if source.of_kind.is_line_aligned:
             for file, language in zip(source.paths, (source.lang1, source.lang2)):
                 sides[file, name] = language
             continue
@@ -424,7 +425,7 @@ def _spread(corpora: Corpora, count: int) -> dict[str, np.ndarray]:
     numbers: dict[str, np.ndarray] = {}
     sources = {corpus_name(source): source for source in corpora.sources}
     for name, source in sources.items():
-        if source.is_line_aligned:
+        if source.of_kind.is_line_aligned:
             units = count_lines(source.paths[0])
         else:
             units = _length(read_units(source, ReadReport()))
@@ -500,5 +501,5 @@ def _stripped_lines(file: Path) -> Iterator[str]:
 def _unit_ids(sources: Iterable[BitextSource]) -> dict[str, Path]:
     """Returns {multi-way folder: file of unit ids} for the folders that have such a file."""
     folders = {source.paths[0].parent: None for source in sources if source.kind == "multiway"}
-    files = {folder: bitext_files.unit_ids_file(folder) for folder in folders}
+    files = {folder: unit_ids_file(folder) for folder in folders}
     return {os.fspath(folder): file for folder, file in files.items() if file is not None}

@@ -20,14 +20,6 @@ from typing import NoReturn
 
 from xlme_jax.data import languages
 from xlme_jax.data.text import pair_scores, reading
-from xlme_jax.data.text.bitext_files import (
-    MULTIWAY_LAYOUT,
-    BitextSource,
-    discover_bitext,
-    group_by_pair,
-    multiway_files,
-    unit_ids_file,
-)
 from xlme_jax.data.text.decompression import (
     Allowance,
     DataError,
@@ -39,26 +31,14 @@ from xlme_jax.data.text.decompression import (
 )
 from xlme_jax.data.text.opening import open_text
 from xlme_jax.data.text.reading import ReadReport, Rejected
-from xlme_jax.data.text.sgm import sgm_units
-from xlme_jax.data.text.tables import pair_columns, table_units
 from xlme_jax.data.text.tmx import tmx_pairs
 from xlme_jax.data.text.tsv import not_numbers, tsv_units
-from xlme_jax.data.text.verses import verse_units
 
-__all__ = [
-    "BitextSource",
-    "count_lines",
-    "discover_bitext",
-    "group_by_pair",
-    "read_bitext",
-    "read_moses",
-    "read_multiway",
-    "read_opus_zip",
-    "read_tmx",
-    "read_tsv",
-    "read_units",
-]
-
+UNIT_IDS = "ids.txt"  # Ids of the units of a multi-way folder, optional.
+MULTIWAY_LAYOUT = (
+    "a multi-way folder has one `<language>.txt` per language, whose line n is the same unit in "
+    "all of them (empty if missing), and optionally `ids.txt`, whose line n is the unit's id"
+)
 # Exceptions that zipfile raises for damaged and encrypted archives.
 _ZIP_DAMAGE = (
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError),
@@ -71,78 +51,7 @@ Lines = Iterator[str | Rejected]
 Units = Iterator[tuple[str, str] | str]
 
 
-def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs:
-    """Streams the pairs of a source that `discover_bitext` returned.
-
-    Args:
-        source: The file or files.
-        report: Collects the counts; None creates a new one.
-
-    Returns:
-        Iterator of (text in lang1, text in lang2).
-
-    Raises:
-        DataError: See the reader of the source's kind.
-    """
-    report = ReadReport() if report is None else report
-    if source.kind == "tmx" and len(source.paths) == 1:
-        return read_tmx(source.paths[0], source.lang1, source.lang2, report)
-    return _counted(read_units(source, report), report)
-
-
-def read_units(source: BitextSource, report: ReadReport) -> Units:
-    """Streams one item per unit of a source, skipped ones included, so that units can be numbered.
-
-    A unit is a line, a row of a table, a segment of SGM files, the verses that two translations
-    join, or a usable pair of a TMX file.
-
-    Args:
-        source: The file or files.
-        report: Collects the number of repairs; for a TMX file, all counts; for verses, unusable
-            lines; for a Parquet file, the rows that do not satisfy `where`, which give no item.
-
-    Returns:
-        Iterator of pairs (text in lang1, text in lang2), or of the reason why a unit is skipped.
-
-    Raises:
-        DataError: See the reader of the source's kind.
-        ValueError: The kind is unknown or does not fit the number of paths.
-    """
-    match source.kind, source.paths:
-        case "moses", (first, second):
-            units = _moses_units(first, second, report)
-            if source.min_score is None or source.score_file is None:
-                return units
-            names = str(first), str(source.score_file)
-            scores = reading.aligned_lines(read_blocks(source.score_file), names[1], report)
-            return pair_scores.above(units, scores, source.min_score, names)
-        case "multiway", (first, second):
-            return _multiway_units(first, second, report)
-        case "sgm", (first, second):
-            return sgm_units(first, second)
-        case "verses", (first, second):
-            return verse_units(first, second, report)
-        case "zip", (path,):
-            return _zip_units(path, source.lang1, source.lang2, report, source.min_score)
-        case "tmx", (path,):
-            return read_tmx(path, source.lang1, source.lang2, report)
-        case "tsv", (path,):
-            column1, column2 = source.columns or (0, 1)
-            columns = (column2, column1) if source.swap else (column1, column2)
-            units = tsv_units(path, report, columns, source.score_column, source.min_score)
-            return units if source.columns else not_numbers(path, units, columns)
-        case "table", (path,):
-            fields = source.fields or pair_columns(path, (source.lang1, source.lang2))
-            score_name = fields[2] if len(fields) > 2 else None
-            least, where = source.min_score, source.where
-            return table_units(path, report, fields[:2], score_name, least, where)
-    raise ValueError(
-        "kind, paths: expected moses, multiway, sgm or verses with two paths, or zip, tsv, tmx or "
-        f"table with one; got {source.kind!r} with {len(source.paths)}"
-    )
-
-
-def _counted(units: Units, report: ReadReport) -> Pairs:
+def counted(units: Units, report: ReadReport) -> Pairs:
     """Yields the pairs among units; counts pairs and skipped units in `report`."""
     for unit in units:
         if isinstance(unit, str):
@@ -169,10 +78,10 @@ def read_moses(
         DataError: A file is missing, damaged or without text, or the files differ in length.
     """
     report = ReadReport() if report is None else report
-    return _counted(_moses_units(src_path, tgt_path, report), report)
+    return counted(moses_units(src_path, tgt_path, report), report)
 
 
-def _moses_units(src_path: str | Path, tgt_path: str | Path, report: ReadReport) -> Units:
+def moses_units(src_path: str | Path, tgt_path: str | Path, report: ReadReport) -> Units:
     """Returns an iterator over the units of two line-aligned files, one per line."""
     names = (str(src_path), str(tgt_path))
     lines = [reading.aligned_lines(read_blocks(name), name, report) for name in names]
@@ -199,10 +108,10 @@ def read_opus_zip(
         DataError: See `read_moses`; also if the zip is damaged or has no files in the languages.
     """
     report = ReadReport() if report is None else report
-    return _counted(_zip_units(zip_path, lang1, lang2, report), report)
+    return counted(zip_units(zip_path, lang1, lang2, report), report)
 
 
-def _zip_units(
+def zip_units(
     zip_path: str | Path,
     lang1: str,
     lang2: str,
@@ -319,7 +228,7 @@ def read_tsv(
     """
     report = ReadReport() if report is None else report
     units = tsv_units(path, report, columns or (0, 1))
-    return _counted(units if columns else not_numbers(path, units, (0, 1)), report)
+    return counted(units if columns else not_numbers(path, units, (0, 1)), report)
 
 
 def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None) -> Pairs:
@@ -376,7 +285,34 @@ def read_multiway(
             f"{', '.join(sorted(set(files.values()))) or 'none'} ({MULTIWAY_LAYOUT})"
         )
     report = ReadReport() if report is None else report
-    return _counted(_multiway_units(first, second, report), report)
+    return counted(multiway_units(first, second, report), report)
+
+
+def unit_ids_file(directory: Path) -> Path | None:
+    """Returns the file of unit ids of a multi-way folder, or None."""
+    for path in reading.data_files(directory):
+        if strip_compression(path.name) == UNIT_IDS:
+            return path
+    return None
+
+
+def multiway_files(directory: Path) -> dict[Path, str]:
+    """Returns {file: canonical tag of its language} of a multi-way folder.
+
+    Several files may be text of one language: `pt.txt` and `pt-br.txt`.
+    """
+    names = {}
+    for path in reading.data_files(directory):
+        name, dot, suffix = strip_compression(path.name).rpartition(".")
+        # `ids.txt` has ids, and is not text in Idesa, whose code is `ids`.
+        if dot and suffix == "txt" and f"{name}.txt" != UNIT_IDS:
+            names[path] = name
+    tags = languages.tags_of_names(names.values())
+    if unit_ids_file(directory) is not None:  # Then `ha-ne.txt` is Hausa of Niger, not a pair.
+        tags |= {
+            name: languages.canonical(name) for name in names.values() if languages.is_pair(name)
+        }
+    return {path: tags[name] for path, name in names.items() if name in tags}
 
 
 def _multiway_file(files: Mapping[Path, str], code: str) -> Path | None:
@@ -386,7 +322,7 @@ def _multiway_file(files: Mapping[Path, str], code: str) -> Path | None:
     return next(exact, paths[0] if paths else None)
 
 
-def _multiway_units(first: Path, second: Path, report: ReadReport) -> Units:
+def multiway_units(first: Path, second: Path, report: ReadReport) -> Units:
     """Yields the units of two files of a multi-way folder, one per line.
 
     Raises:

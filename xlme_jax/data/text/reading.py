@@ -2,7 +2,7 @@
 
 Corpora have tens of gigabytes and always contain errors. Text is processed in small blocks, so that
 memory does not grow with the size of a file, a document or a line, and every skipped or repaired
-text is counted in a `ReadReport`. `xlme_jax.data.text.pair_readers` reads language pairs.
+text is counted in a `ReadReport`. `xlme_jax.data.text.pair_kinds` reads language pairs.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from typing import NoReturn
 
 from xlme_jax.data import languages
 from xlme_jax.data.text import bitext_files, reading
-from xlme_jax.data.text.bitext_files import BitextSource, Selection, canonical_source
+from xlme_jax.data.text.bitext_files import Selection
 from xlme_jax.data.text.decompression import DataError, shown, strip_compression
+from xlme_jax.data.text.pair_kinds import BitextSource, canonical_source
 from xlme_jax.data.text.tables import (
     TRANSLATION,
     TableText,
