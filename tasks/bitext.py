@@ -47,7 +47,7 @@ def register(
       held_out: Selects the split "validation"; None: no such split.
       tsv_columns: See `xlme_jax.data.text.pair_kinds.BitextSource.columns`.
       shuffle_pairs: Whether each text of the split "train" gets the partner of another one in its
-        file (`xlme_jax.preparation.raw_examples.mismatched_pairs`), as a control.
+        file (`xlme_jax.preparation.file_sources.mismatched_pairs`), as a control.
 
     Returns:
       `[name]`.

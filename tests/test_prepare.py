@@ -31,7 +31,7 @@ from xlme_jax.data.vocabulary import (
     train_vocabulary,
     write_vocabulary,
 )
-from xlme_jax.preparation import preparing, settings, tokenizing
+from xlme_jax.preparation import prepare_config, preparing, tokenizing
 from xlme_jax.preparation.jobs import list_jobs
 from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.storage import locks
@@ -154,11 +154,11 @@ def test_an_interrupted_run_goes_on(config, monkeypatch, raw, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         prepare(config)
     assert not (Path(config.output) / "dataset.json").exists()
-    assert not settings.is_prepared(config)
+    assert not prepare_config.is_prepared(config)
     done.append("never again")
     prepare(config)
     assert {done[0], done[2]} == {"cc100_en", "cc100_sw"} and len(done) == 3
-    assert settings.is_prepared(config)
+    assert prepare_config.is_prepared(config)
     whole = dataclasses.replace(config, output=str(tmp_path / "whole"))
     prepare(whole)
     assert contents(whole.output) == contents(config.output)
@@ -248,9 +248,9 @@ def test_a_description_that_is_damaged_or_lacks_files_is_not_prepared(config):
     shard = PreparedDataset.load(config.output).task("cc100_sw").shards[0].file
     for name in ("dataset.json", "prepare.json", shard):
         path = Path(config.output) / name
-        assert settings.is_prepared(config)
+        assert prepare_config.is_prepared(config)
         path.write_bytes(before[name][:-1])
-        assert not settings.is_prepared(config)
+        assert not prepare_config.is_prepared(config)
         path.write_bytes(before[name])
 
 
@@ -375,8 +375,8 @@ def test_the_embedded_corpus_trains_its_vocabulary_and_holds_phrases_out(tmp_pat
     task = dataset.task("cldr_bitext_en_ru", "validation")
     assert [record.tolist() for record in dataset.records(task)] == expected
     assert not any(vocabulary.unk_id in record for record in expected)
-    assert settings.is_prepared(config)
-    assert not settings.is_prepared(dataclasses.replace(config, vocabulary_size=299))
+    assert prepare_config.is_prepared(config)
+    assert not prepare_config.is_prepared(dataclasses.replace(config, vocabulary_size=299))
 
 
 def test_settings_that_change_the_text_make_it_again(tmp_path):
@@ -830,7 +830,7 @@ def test_overlap_with_evaluation_text_is_reported(held_config, multiway, capfd):
     }
     said = capfd.readouterr().err
     assert "test.tsv (5 texts): 1 in cc100_en, 1 in bitext_en_fr, 1 in bitext_en_sw\n" in said
-    assert settings.settings(config) == settings.settings(held_config)
+    assert prepare_config.settings(config) == prepare_config.settings(held_config)
 
 
 def test_evaluation_text_that_could_not_be_read_is_no_all_clear(held_config, tmp_path, capfd):
@@ -841,7 +841,7 @@ def test_evaluation_text_that_could_not_be_read_is_no_all_clear(held_config, tmp
     config = dataclasses.replace(held_config, check_overlap=str(folder))
     with pytest.raises(DataError, match=r"complete, but 1 evaluation files .* unknown: test\.pdf"):
         prepare(config)
-    assert settings.is_prepared(config)
+    assert prepare_config.is_prepared(config)
     report = json.loads((Path(config.output) / "overlap.json").read_text())
     assert report["files"]["test.sgm"]["found"]["cc100_en"] == 1
     assert list(report["unread"]) == ["test.pdf"]
@@ -891,7 +891,7 @@ def test_evaluation_text_is_removed(held_config, multiway, tmp_path, monkeypatch
     prepare(changed)
     assert "3 tasks, 0 of them finished before" in capfd.readouterr().err
     assert PreparedDataset.load(config.output).task("cc100_fr").examples == 20
-    assert settings.is_prepared(changed) and not settings.is_prepared(config)
+    assert prepare_config.is_prepared(changed) and not prepare_config.is_prepared(config)
     (tmp_path / "eval" / "b.pdf").write_bytes(b"%PDF-1.4\n")
     with pytest.raises(DataError, match=r"`exclude_overlap` is set, but 1 .* unknown: b\.pdf"):
         prepare(changed)
@@ -972,7 +972,9 @@ def test_without_held_out_data_fingerprints_are_as_before(tmp_path, monkeypatch)
             "ed0d154a6d201564e7315daef516d35cb72379249eec1337670245a9903c5e3e"
         ),
     }
-    assert not {"validation", "tsv_columns", "check_overlap"} & settings.settings(config).keys()
+    assert (
+        not {"validation", "tsv_columns", "check_overlap"} & prepare_config.settings(config).keys()
+    )
     held = dataclasses.replace(config, validation="every:2")
     fingerprints = {job.fingerprint for job in jobs}
     others = list_jobs(held, "0" * 64, no_seqio)

@@ -17,7 +17,7 @@ from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.held_out import Corpora, HeldOutText, find_corpora
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.text.text_digests import digest, normalized
-from xlme_jax.preparation import raw_examples
+from xlme_jax.preparation import file_sources
 
 LANGUAGES = ("en", "fr", "ru")
 SPLITS = ("train", "validation")
@@ -39,12 +39,12 @@ def write_documents(file, documents):
 
 def read_pairs(held, source, split):
     report = ReadReport()
-    return list(raw_examples.split_pairs(held, source, split, report)), report
+    return list(file_sources.split_pairs(held, source, split, report)), report
 
 
 def read_documents(held, language, file, split):
     report = ReadReport()
-    texts = raw_examples.split_documents(held, language, split, 1000, file, report)
+    texts = file_sources.split_documents(held, language, split, 1000, file, report)
     return [text for (text,) in texts], report
 
 
@@ -294,5 +294,5 @@ def test_spread_is_even():
 
 def test_reading_functions_can_be_sent_by_name(tmp_path):
     held = HeldOutText("every:2", str(tmp_path / "file"))
-    read = functools.partial(raw_examples.split_documents, held, "en", "train", 10, tmp_path)
+    read = functools.partial(file_sources.split_documents, held, "en", "train", 10, tmp_path)
     assert pickle.loads(pickle.dumps(read)).args == read.args

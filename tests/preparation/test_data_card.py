@@ -10,8 +10,8 @@ import pytest
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
-from xlme_jax.preparation import data_card, distributions, preparing, settings
-from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation import data_card, distributions, preparing
+from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig, is_prepared
 
 CORPUS = CldrCorpus(CldrConfig(("en", "fr")), documents=5, pairs=5, validation_pairs=0)
 
@@ -125,7 +125,7 @@ def test_no_card_is_of_another_data_set(config, tmp_path, monkeypatch):
     card = tmp_path / "out" / "data_card.md"
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     card.unlink()  # as a folder from before there were cards
-    assert settings.is_prepared(config)
+    assert is_prepared(config)
     prepare(config)
     assert {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()} == before
 
@@ -137,9 +137,9 @@ def test_no_card_is_of_another_data_set(config, tmp_path, monkeypatch):
         patch.setattr(data_card, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare(fewer)
-    assert not card.exists() and not settings.is_prepared(fewer)
+    assert not card.exists() and not is_prepared(fewer)
     prepare(fewer)
-    assert "Serbian" not in card.read_text() and settings.is_prepared(fewer)
+    assert "Serbian" not in card.read_text() and is_prepared(fewer)
 
 
 def test_a_distribution_has_licence_citation_and_address(config, tmp_path):

@@ -5,7 +5,7 @@ import collections
 import pytest
 
 from xlme_jax.data.text.reading import ReadReport
-from xlme_jax.preparation import raw_examples
+from xlme_jax.preparation import file_sources
 
 
 def mismatched(count):
@@ -15,7 +15,7 @@ def mismatched(count):
             yield f"e{number}", f"f{number}"
 
     report = ReadReport()
-    found = list(raw_examples.mismatched_pairs(read, report))
+    found = list(file_sources.mismatched_pairs(read, report))
     assert report.read == count
     return found
 

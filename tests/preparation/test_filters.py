@@ -18,7 +18,7 @@ from xlme_jax.configuration import command_line, source_flags
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.preparation import preparing, settings, tokenizing, vocabulary_text
+from xlme_jax.preparation import prepare_config, preparing, tokenizing, vocabulary_text
 from xlme_jax.preparation.jobs import list_jobs
 from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.storage.paths import as_path
@@ -137,7 +137,7 @@ def test_each_filter_alone_is_off_by_default(config):
     }
     assert not any(row.skipped for row in table)
     assert "dropped" not in json.loads((Path(plain.output) / "dataset.json").read_text())
-    recorded = settings.settings(plain)
+    recorded = prepare_config.settings(plain)
     assert not {"bitext_merge", "deduplicate", "min_score", "min_pairs"} & recorded.keys()
     distinct = prepare(dataclasses.replace(plain, output=f"{plain.output}-2", deduplicate=True))
     assert {row.name: row.examples for row in distinct}["bitext_en_sw"] == 12 + 1 + 1
@@ -229,9 +229,9 @@ def test_another_limit_prepares_nothing_again(config, monkeypatch):
     prepare(config)
     monkeypatch.setattr(preparing, "_run", lambda *arguments: dict.fromkeys(arguments[3]))
     wider = dataclasses.replace(config, min_pairs=1)
-    assert not settings.is_prepared(wider)
+    assert not prepare_config.is_prepared(wider)
     assert [row.name for row in prepare(wider)] == ["bitext_en_fr", "bitext_en_sw", "bitext_en_zu"]
-    assert settings.is_prepared(wider)
+    assert prepare_config.is_prepared(wider)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from xlme_jax.data import cldr
 from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.text.reading import ReadReport
-from xlme_jax.preparation import raw_examples
 from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.source_types import (
     Flag,
@@ -107,7 +106,7 @@ def find_cldr(corpus: CldrCorpus) -> list[TextTask]:
         task(
             NAME,
             (language,),
-            functools.partial(raw_examples.cldr_documents, corpus, language),
+            functools.partial(cldr_documents, corpus, language),
             corpus.documents_per_split(),
         )
         for language in languages
@@ -116,7 +115,7 @@ def find_cldr(corpus: CldrCorpus) -> list[TextTask]:
         task(
             BITEXT_NAME,
             pair,
-            functools.partial(raw_examples.cldr_pairs, corpus, pair),
+            functools.partial(cldr_pairs, corpus, pair),
             corpus.pairs_per_split(),
         )
         for pair in itertools.combinations(sorted(languages), 2)
@@ -150,3 +149,21 @@ def _texts(corpus: CldrCorpus) -> list[LanguageText]:
         )
         for language in corpus.config.languages
     ]
+
+
+def cldr_documents(
+    corpus: CldrCorpus, language: str, split: str, count: int, report: ReadReport
+) -> Texts:
+    """Yields documents of the embedded corpus."""
+    for text in cldr.documents(corpus.config, language, split, count, corpus.phrases_per_document):
+        report.read += 1
+        yield (text,)
+
+
+def cldr_pairs(
+    corpus: CldrCorpus, pair: tuple[str, str], split: str, count: int, report: ReadReport
+) -> Texts:
+    """Yields translation pairs of the embedded corpus."""
+    for texts in cldr.pairs(corpus.config, *pair, split, count):
+        report.read += 1
+        yield texts

@@ -95,7 +95,7 @@ def drop(
 
 def may_leave_nothing(config: PrepareConfig, kind: str) -> bool:
     """Returns whether the filters of a configuration may skip all text of a task of a kind."""
-    if filters.has_text_filters(config, kind):
+    if config.options and filters.has_text_filters(config, kind):
         return True
     if kind != "labelled" and (config.exclude_overlap or setting(config, "where")):
         return True

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from xlme_jax.data.text import held_out as held_out_data
 from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.decompression import read_blocks
-from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of
+from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of, read_file
 from xlme_jax.data.text.held_out import VALIDATION, Corpora, HeldOutText, corpus_name
-from xlme_jax.data.text.pair_kinds import BitextSource, group_by_pair, read_bitext
+from xlme_jax.data.text.pair_kinds import BitextSource, group_by_pair, read_bitext, read_units
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, discover_documents
 from xlme_jax.data.text.tables import TableText
 from xlme_jax.data.text.text_digests import digest
-from xlme_jax.preparation import distributions, duplicates, first_records, raw_examples
+from xlme_jax.preparation import distributions, duplicates, first_records
 from xlme_jax.preparation.first_records import accepted, checked
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import (
     SHARDS,
     Flag,
     LanguageText,
+    Read,
     Shard,
     Source,
+    Texts,
     TextTask,
     file_bytes,
     matching,
@@ -35,6 +38,7 @@ from xlme_jax.preparation.source_types import (
     task_name,
 )
 
+_WINDOW = 4096  # Pairs among which partners are exchanged.
 _PAIR_FLAGS = (
     SHARDS,
     Flag("pairs", "Language pairs to use, such as en-sw (default: all).", "list", []),
@@ -204,7 +208,7 @@ def document_tasks(
 
 def _document_shard(max_document_chars: int, file: DocumentFile) -> Shard:
     """Returns a shard of all documents of a file."""
-    read = functools.partial(raw_examples.documents, max_document_chars, file)
+    read = functools.partial(documents, max_document_chars, file)
     return Shard(name_of(file), read, (file_of(file),), _columns_of(file))
 
 
@@ -240,7 +244,7 @@ def _held_document_shard(
 ) -> Shard:
     """Returns a shard of the documents of a file that belong to a split."""
     read = functools.partial(
-        raw_examples.split_documents,
+        split_documents,
         held_out.without_corpora(),
         language,
         split,
@@ -249,6 +253,58 @@ def _held_document_shard(
     )
     key = held_out.key(name_of(file), language) + _columns_of(file)
     return Shard(name_of(file), read, (file_of(file),), key, may_be_empty=split == VALIDATION)
+
+
+def documents(max_chars: int, file: DocumentFile, report: ReadReport) -> Texts:
+    """Yields the documents of a file."""
+    return zip(read_file(file, report, max_chars))
+
+
+def split_documents(
+    held: HeldOutText,
+    language: str,
+    split: str,
+    max_chars: int,
+    file: DocumentFile,
+    report: ReadReport,
+) -> Texts:
+    """Yields the documents of one split of a file; held-out lines are removed from training.
+
+    Unreadable lines count as skipped in the training split, whatever split their document is in.
+
+    Args:
+      held: Selector of held-out documents and lines.
+      language: Language of the file.
+      split: "train" or "validation".
+      max_chars: Longer documents are split.
+      file: The file.
+      report: Collects the counts.
+    """
+    reading = ReadReport()
+    chosen, texts = held.chooses(name_of(file)), held.texts(language)
+    try:
+        for number, document in enumerate(read_file(file, reading, max_chars)):
+            if chosen(number) != (split == VALIDATION):
+                continue
+            if split != VALIDATION:
+                document = _without_texts(document, texts, report)
+            if document:
+                report.read += 1
+                yield (document,)
+    finally:  # Also if a limit closes this generator before the file ends.
+        if split != VALIDATION:
+            report.skipped.update(reading.skipped)
+            report.repaired.update(reading.repaired)
+
+
+def _without_texts(document: str, texts: Container[int], report: ReadReport) -> str:
+    """Returns a document without the lines whose digests are in `texts`; counts these lines."""
+    lines = document.split("\n")
+    remaining = [line for line in lines if digest(line) not in texts]
+    if len(remaining) == len(lines):
+        return document
+    report.skip(held_out_data.REASON, len(lines) - len(remaining))
+    return "\n".join(remaining).strip()
 
 
 # --- Translation pairs ---
@@ -267,7 +323,7 @@ def pair_tasks(
     Args:
       name: Name of the mixture and prefix of the task names.
       sources: Pair files, as `discover_bitext` returns them.
-      shuffle_pairs: Whether training pairs are mismatched, see `raw_examples.mismatched_pairs`.
+      shuffle_pairs: Whether training pairs are mismatched, see `mismatched_pairs`.
       held_out: Selects the split "validation"; None: no such split.
       deduplicate: Whether a pair is read only the first time. The files of a split are then one
         shard, so that the result does not depend on the number of workers.
@@ -323,7 +379,7 @@ def _distinct(shards: Sequence[Shard]) -> Shard:
 
 def _mismatched(shard: Shard) -> Shard:
     """Returns a shard of the same texts in pairs that are no translations."""
-    read = functools.partial(raw_examples.mismatched_pairs, shard.read)
+    read = functools.partial(mismatched_pairs, shard.read)
     return dataclasses.replace(shard, read=read, key=f"{shard.key} mismatched")
 
 
@@ -351,10 +407,59 @@ def _held_pair_shard(held_out: HeldOutText, source: BitextSource, split: str) ->
     key = held_out.key(corpus_name(source), source.lang1, source.lang2)
     return dataclasses.replace(
         whole,
-        read=functools.partial(raw_examples.split_pairs, held_out.without_corpora(), source, split),
+        read=functools.partial(split_pairs, held_out.without_corpora(), source, split),
         key=f"{whole.key} {key}",
         may_be_empty=whole.may_be_empty or split == VALIDATION,
     )
+
+
+def split_pairs(held: HeldOutText, source: BitextSource, split: str, report: ReadReport) -> Texts:
+    """Yields the pairs of one split of a source; training skips pairs with a held-out text.
+
+    An unusable unit counts as skipped in the split that its number belongs to.
+
+    Args:
+      held: Selector of held-out units and texts.
+      source: File or files of pairs.
+      split: "train" or "validation".
+      report: Collects the counts.
+    """
+    reading = ReadReport()
+    training = split != VALIDATION
+    chosen = held.chooses(corpus_name(source))
+    first, second = held.texts(source.lang1), held.texts(source.lang2)
+    try:
+        for number, unit in enumerate(read_units(source, reading)):
+            if chosen(number) == training:
+                continue
+            if isinstance(unit, str):
+                report.skip(unit)
+            elif training and (digest(unit[0]) in first or digest(unit[1]) in second):
+                report.skip(held_out_data.REASON)
+            else:
+                report.read += 1
+                yield unit
+    finally:
+        if training:
+            report.skipped.update(reading.skipped)
+            report.repaired.update(reading.repaired)
+
+
+def mismatched_pairs(read: Read, report: ReadReport) -> Texts:
+    """Yields pairs of the same texts that are not translations of each other, as a control.
+
+    Second texts are rotated by half a window within windows of `_WINDOW` pairs, so that the two
+    texts of a pair still agree in topic and style. A window of a single pair is left unchanged.
+
+    Args:
+      read: Streams the pairs.
+      report: Collects the counts.
+    """
+    pairs = read(report)
+    while window := list(itertools.islice(pairs, _WINDOW)):
+        shift = len(window) // 2
+        for number, (first, _) in enumerate(window):
+            yield first, window[(number + shift) % len(window)][1]
 
 
 # --- Text of pairs for a vocabulary ---
@@ -399,5 +504,5 @@ def _side(held_out: HeldOutText | None, source: BitextSource, side: int) -> Iter
     """Streams text number `side` of the pairs of a source, without held-out pairs."""
     if held_out is None:
         return (pair[side] for pair in read_bitext(source))
-    pairs = raw_examples.split_pairs(held_out, source, "train", ReadReport())
+    pairs = split_pairs(held_out, source, "train", ReadReport())
     return (pair[side] for pair in pairs)

@@ -64,10 +64,11 @@ def list_jobs(
             f"prepare: {', '.join(config.tasks)} has no split train or validation, so there is "
             "nothing to prepare; name other tasks"
         )
-    filters.check_tasks(config, {job.kind for job in jobs})
-    languages = {language for job in jobs for language in job.languages if not job.benchmark}
-    for sentence in filters.warnings(config, languages):
-        _log.warning("%s", sentence)
+    if config.options:
+        filters.check_tasks(config, {job.kind for job in jobs})
+        languages = {language for job in jobs for language in job.languages if not job.benchmark}
+        for sentence in filters.warnings(config, languages):
+            _log.warning("%s", sentence)
     return jobs
 
 
@@ -99,14 +100,16 @@ def _job(
       ValueError: A filter or `exclude_overlap` needs text, but SeqIO yields tokens.
     """
     kind, shards = task.kind, task.splits[split]
-    in_order = filters.needs_order(config, kind)
-    if in_order:
-        shards = filters.in_order(config, shards)
-    if filters.has_text_filters(config, kind) and any(shard.encode for shard in shards):
-        raise ValueError(
-            f"prepare: the SeqIO task {task.task} yields tokens, and filters need text; leave out "
-            f"the task, or {', '.join(filters.named(config))}"
-        )
+    in_order, applied = False, tuple[object, ...]()
+    if config.options:  # Limits and filters are options.
+        in_order, applied = filters.needs_order(config, kind), filters.fingerprint(config, kind)
+        if in_order:
+            shards = filters.in_order(config, shards)
+        if filters.has_text_filters(config, kind) and any(shard.encode for shard in shards):
+            raise ValueError(
+                f"prepare: the SeqIO task {task.task} yields tokens, and filters need text; leave "
+                f"out the task, or {', '.join(filters.named(config))}"
+            )
     shard_bytes = tuple(sum(file.stat().st_size for file in shard.files) for shard in shards)
     names = tuple(shard.name for shard in shards)
     files = [file for shard in shards for file in shard.files]
@@ -130,7 +133,7 @@ def _job(
     ]
     if kind == "bitext" and config.max_length_ratio is not None:
         content.append(config.max_length_ratio)
-    content += filters.fingerprint(config, kind)
+    content += applied
     if tokenizing.excludes_evaluation_text(config, kind, split):
         if any(shard.encode for shard in shards):
             raise ValueError(

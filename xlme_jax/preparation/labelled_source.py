@@ -22,10 +22,9 @@ from pathlib import Path
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.catalogue import Benchmark, benchmark
 from xlme_jax.data.benchmarks.official.finding import TRANSLATED
-from xlme_jax.data.text.reading import DataError
-from xlme_jax.preparation import raw_examples
+from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation.prepare_config import PrepareConfig
-from xlme_jax.preparation.source_types import Shard, TextTask, required_folder, task_name
+from xlme_jax.preparation.source_types import Shard, Texts, TextTask, required_folder, task_name
 
 FOLDER_VARIABLE = "EVAL_DIR"
 
@@ -189,7 +188,7 @@ def _with_shards(name: str, folder: Path, tasks: Sequence[LabelledTask]) -> list
         files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
 
     def shard(which: tuple[str, str]) -> Shard:
-        read = functools.partial(raw_examples.labelled_examples, name, os.fspath(folder), *which)
+        read = functools.partial(labelled_examples, name, os.fspath(folder), *which)
         key = f"{which} {benchmark(name).labels}"
         return Shard(f"{folder / '-'.join(which)}", read, files, key)
 
@@ -203,3 +202,11 @@ def _with_shards(name: str, folder: Path, tasks: Sequence[LabelledTask]) -> list
         )
         for task in tasks
     ]
+
+
+def labelled_examples(
+    name: str, folder: str, split: str, language: str, report: ReadReport
+) -> Texts:
+    """Yields the examples of a benchmark, as JSON."""
+    examples = benchmark(name).read(folder, split, language, report)
+    return ((labelled_rows.to_text(example),) for example in examples)

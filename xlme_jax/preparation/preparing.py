@@ -45,8 +45,7 @@ from xlme_jax.preparation import (
 from xlme_jax.preparation import workers as worker_pool
 from xlme_jax.preparation.evaluation_overlap import EvaluationDigests
 from xlme_jax.preparation.jobs import list_jobs
-from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
-from xlme_jax.preparation.settings import write_settings
+from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig, write_settings
 from xlme_jax.preparation.tokenizing import Job, Unit
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import remove_folder, remove_partial, replace_file

@@ -11,7 +11,7 @@ Where to add a corpus:
   `folder_source.py`; its key is the `format` of the row. Documents that are neither plain text nor
   a table also need a reader in `data/text/document_files.py`.
 - A source of its own, with a flag and an environment variable: add an entry to `SOURCES` below. A
-  folder of documents or of pair files is one line with `DocumentFolder` or `PairFolder`. For other
+  folder of documents or of pair files is one entry with `DocumentFolder` or `PairFolder`. For other
   text, write a subclass of `Source` whose `find` returns `TextTask`s. The flags, the environment
   variable, the SeqIO tasks and the mixtures follow from the entry.
 
@@ -24,43 +24,65 @@ import dataclasses
 import difflib
 import importlib
 import os
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.preparation import filters
-from xlme_jax.preparation.cldr_source import Cldr
-from xlme_jax.preparation.file_sources import DocumentFolder, PairFolder
-from xlme_jax.preparation.folder_source import PublicText
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import Flag, Source, TextTask, setting
-from xlme_jax.preparation.table_sources import CONTENT as TABLES
-from xlme_jax.preparation.table_sources import Table, TablePairs
-from xlme_jax.preparation.tfds_source import Tfds
 from xlme_jax.storage.paths import is_bucket
 
 _FIELDS = {field.name for field in dataclasses.fields(PrepareConfig)}
 
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        Cldr("cldr", "embedded corpus"),
-        DocumentFolder("cc100", "documents in text files", "CC-100 files (<lang>.txt.xz)"),
-        PairFolder(
-            "bitext",
+
+class _Table(UserDict[str, Any]):
+    """{name: source}, in which a source is imported and built when it is asked for.
+
+    An entry is a `Source`, or the path of its class below `xlme_jax.preparation` and the arguments
+    behind the name.
+    """
+
+    def __getitem__(self, name: str) -> Source:
+        entry = self.data[name]
+        if isinstance(entry, Source):
+            return entry
+        path, *arguments = entry
+        module, class_name = path.split(".")
+        source_class = vars(importlib.import_module(f"xlme_jax.preparation.{module}"))[class_name]
+        source: Source = source_class(name, *arguments)
+        self.data[name] = source
+        return source
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data
+
+
+_TABLES = "tables (Parquet, save_to_disk, JSON Lines, CSV or TSV)"
+SOURCES = _Table(
+    {
+        "cldr": ("cldr_source.Cldr", "embedded corpus"),
+        "cc100": (
+            "file_sources.DocumentFolder",
+            "documents in text files",
+            "CC-100 files (<lang>.txt.xz)",
+        ),
+        "bitext": (
+            "file_sources.PairFolder",
             "translation pairs in files",
             "pair files (TSV, Moses, OPUS zip, TMX or multi-way)",
         ),
-        PublicText(
-            "text",
+        "text": (
+            "folder_source.PublicText",
             "public distributions as downloaded",
             "public distributions (FineWeb-2, HPLT, NLLB, OPUS, ...), or several with commas",
         ),
-        Tfds("tfds", "TensorFlow Datasets"),
-        Table("table", "documents in tables", TABLES),
-        TablePairs("table_pairs", "translation pairs in tables", TABLES),
-    )
-}
+        "tfds": ("tfds_source.Tfds", "TensorFlow Datasets"),
+        "table": ("table_sources.Table", "documents in tables", _TABLES),
+        "table_pairs": ("table_sources.TablePairs", "translation pairs in tables", _TABLES),
+    }
+)
 
 
 class SeqioTasks(Protocol):
@@ -218,8 +240,9 @@ def check(config: PrepareConfig) -> None:
         `deduplicate` or `where` is set and applies to no task; or the workers of Dataflow would
         read or write a local path.
     """
-    _check_options(config)
-    filters.check(config)
+    if config.options:
+        _check_options(config)
+        filters.check(config)
     if "dataflow" in config.runner.lower():
         _check_buckets(config)
     if config.deduplicate and not any(source.has_pair_files for source in chosen(config)):

@@ -41,7 +41,6 @@ from xlme_jax.preparation.source_types import (
 from xlme_jax.storage.paths import as_path, is_file
 
 _log = logging.getLogger(__name__)
-CONTENT = "tables (Parquet, save_to_disk, JSON Lines, CSV or TSV)"
 _SPLITS = (TRAIN, "validation", "test", REMOVED, ALL_SPLITS)
 _SHARED_FLAGS = (
     SHARDS,

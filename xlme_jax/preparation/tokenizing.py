@@ -167,10 +167,14 @@ def encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -
     Raises:
       ValueError: The reader found the file damaged or malformed.
     """
+    if not config.options:  # Neither a limit nor a filter is set.
+        for shard in unit.shards:
+            yield from _encoded_shard(config, model, unit, shard, report)
+        return
     room = filters.Room(config, unit.job.kind)
     stage = filters.stages(config, unit.job.kind, unit.job.languages)
     for shard in unit.shards:
-        for ids, sizes, labels in _encoded_shard(config, model, unit, shard, stage, room, report):
+        for ids, sizes, labels in _encoded_shard(config, model, unit, shard, report, stage, room):
             number = room.fitting(sizes)
             if number < len(sizes):
                 ids, sizes = ids[: int(sizes[:number].sum())], sizes[:number]
@@ -186,9 +190,9 @@ def _encoded_shard(
     model: str,
     unit: Unit,
     shard: int,
-    stage: filters.Stage,
-    room: filters.Room,
     report: ReadReport,
+    stage: filters.Stage | None = None,
+    room: filters.Room | None = None,
 ) -> Iterator[Batch]:
     """Yields batches of the encoded texts of a source shard, before limits cut them off.
 
@@ -197,9 +201,9 @@ def _encoded_shard(
       model: Path of the vocabulary.
       unit: The unit of work.
       shard: Index of the source shard in the job.
-      stage: Filters of the job.
-      room: What limits leave; batches are not larger than this.
       report: Collects the counts of skipped texts.
+      stage: Filters of the job; None: none.
+      room: What limits leave; batches are not larger than this. None: no limits.
     """
     job = unit.job
     if job.encodes:
@@ -207,7 +211,8 @@ def _encoded_shard(
         return
     vocabulary = load_vocabulary(model)
     evaluation = evaluation_text(config, job)
-    for texts in in_batches(stage(job.reads[shard](report), report), room):
+    examples = job.reads[shard](report)
+    for texts in in_batches(stage(examples, report) if stage else examples, room):
         if evaluation:
             texts = evaluation_index.without(evaluation, texts, report)
             if not texts[0]:

@@ -11,8 +11,7 @@ import jax
 
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataMissing, PreparedDataset
-from xlme_jax.preparation.prepare_config import PrepareConfig
-from xlme_jax.preparation.settings import is_prepared
+from xlme_jax.preparation.prepare_config import PrepareConfig, is_prepared
 
 _log = logging.getLogger(__name__)
 
