@@ -89,22 +89,33 @@ class DocumentFolder(Source):
         return dataclasses.replace(corpora, documents=tuple(documents))
 
 
-class PairFolder(Source):
-    """Folders of translation pairs in all formats of `xlme_jax.data.text.bitext_files`.
+class PairSource(Source):
+    """Base class of sources of pair files alone; a subclass defines `discover`.
 
     The tasks are `<name>_<lang>_<lang>`.
     """
 
-    flags: ClassVar = _PAIR_FLAGS
     can_hold_out: ClassVar = True
     has_pair_files: ClassVar = True
 
+    def discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+        """Lists the pair files.
+
+        Args:
+          config: Folders, languages, pairs and other settings.
+          **changed: Arguments of the function that lists pair files, in place of those of the
+            configuration.
+
+        Raises:
+          ValueError: A folder, language or pair is missing, or a file would be misread.
+        """
+        raise NotImplementedError
+
     def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
         """Lists a task per language pair; see `pair_tasks`."""
-        files = self._discover(config)
         return pair_tasks(
             self.name,
-            files,
+            self.discover(config),
             config.shuffle_pairs,
             held_out,
             config.deduplicate,
@@ -114,29 +125,27 @@ class PairFolder(Source):
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the pair files, including the pairs that `min_score` skips."""
         # Whatever its score, the text of a held-out unit is removed from training.
-        return Corpora(sources=tuple(self._discover(config, min_score=None)))
+        return Corpora(sources=tuple(self.discover(config, min_score=None)))
+
+    def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
+        """Lists both sides of all pairs; see `pair_texts`."""
+        return pair_texts(self.discover(config), held_out)
+
+
+class PairFolder(PairSource):
+    """Folders of translation pairs in all formats of `xlme_jax.data.text.bitext_files`."""
+
+    flags: ClassVar = _PAIR_FLAGS
 
     def unread(self, config: PrepareConfig) -> list[BitextSource]:
         """Lists the files whose pair an earlier folder has, if `bitext_merge` is "first"."""
         if config.bitext_merge == "all":
             return []
-        used = set(self._discover(config))
-        return [files for files in self._discover(config, first_only=False) if files not in used]
+        used = set(self.discover(config))
+        return [files for files in self.discover(config, first_only=False) if files not in used]
 
-    def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
-        """Lists both sides of all pairs; see `pair_texts`."""
-        return pair_texts(self._discover(config), held_out)
-
-    def _discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
-        """Lists the pair files of the folders.
-
-        Args:
-          config: Folders, languages, pairs and other settings.
-          **changed: Arguments of `discover_bitext` in place of those of the configuration.
-
-        Raises:
-          ValueError: A folder, language or pair is missing, or a file would be misread.
-        """
+    def discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+        """Lists the pair files of the folders."""
         folders = self.folders(config)
         first_only = config.bitext_merge == "first"
         if first_only and len(folders) < 2:

@@ -24,14 +24,13 @@ from xlme_jax.data.text.table_files import (
 )
 from xlme_jax.data.text.tables import TableText
 from xlme_jax.preparation import distributions, filters
-from xlme_jax.preparation.file_sources import document_tasks, pair_tasks, pair_texts
+from xlme_jax.preparation.file_sources import PairSource, document_tasks
 from xlme_jax.preparation.first_records import accepted
 from xlme_jax.preparation.hub import download
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import (
     SHARDS,
     Flag,
-    LanguageText,
     Source,
     TextTask,
     matching,
@@ -173,44 +172,17 @@ class Table(_Tables):
         }
 
 
-class TablePairs(_Tables):
-    """Translation pairs in tables; its tasks are `<name>_<lang>_<lang>`."""
+class TablePairs(_Tables, PairSource):
+    """Translation pairs in tables."""
 
     flags: ClassVar = (*_SHARED_FLAGS, *_PAIR_FLAGS)
-    has_pair_files: ClassVar = True
 
-    def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
-        """Lists a task per language pair; see `pair_tasks`."""
-        files = self._discover(config)
-        paths = (path for source in files for path in source.paths)
-        distributions.check_source("table_pairs", self.location(config), paths)
-        return pair_tasks(
-            self.name,
-            files,
-            config.shuffle_pairs,
-            held_out,
-            config.deduplicate,
-            accepted(config),
-        )
-
-    def corpora(self, config: PrepareConfig) -> Corpora:
-        """Lists the tables, including the pairs that `min_score` skips."""
-        return Corpora(sources=tuple(self._discover(config, min_score=None)))
-
-    def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
-        """Lists both sides of all pairs; see `pair_texts`."""
-        return pair_texts(self._discover(config), held_out)
-
-    def _discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+    def discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
         """Lists the tables of pairs.
 
-        Args:
-          config: The folder, languages, columns and other settings.
-          **changed: Arguments of `discover_table_pairs` in place of those of the configuration.
-
         Raises:
-          ValueError: A folder, language, pair or column is missing, or settings contradict each
-            other.
+          ValueError: A folder, language, pair or column is missing, settings contradict each other,
+            or a file would be misread.
         """
         columns = setting(config, "pair_columns") or ()
         if len(columns) not in (0, 2) or len(set(columns)) < len(columns):
@@ -237,6 +209,8 @@ class TablePairs(_Tables):
                 **(options | changed),
             )
         where, chosen = conditions(config), matching(config, sources, lambda source: source.paths)
+        paths = (path for source in chosen for path in source.paths)
+        distributions.check_source("table_pairs", folder, paths)
         return [dataclasses.replace(source, where=where) for source in chosen]
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
 from etils.epath import gpath
 
-from xlme_jax.storage.buckets import MISSING, Stat, file_system, listing, naming
+from xlme_jax.storage.buckets import MISSING, StoredPath, file_system, listing, naming
 
 
-class BucketPath(gpath.PosixGPath):
+class BucketPath(StoredPath, gpath.PosixGPath):  # type: ignore[misc]
     """A path in a bucket, with the methods of `pathlib.Path` that this project uses.
 
     Folders exist only as long as there are objects below. An object is replaced as a whole when the
@@ -20,42 +19,15 @@ class BucketPath(gpath.PosixGPath):
     OSError, naming the path, if a request fails.
     """
 
-    def _info(self) -> dict[str, Any] | None:
+    missing = MISSING
+
+    def info(self) -> dict[str, Any] | None:
         """Returns what the bucket says about an object or folder; None if there is none."""
         with naming(self):
             try:
                 return cast(dict[str, Any], listing().info(str(self)))
             except FileNotFoundError:
                 return None
-
-    def exists(self) -> bool:
-        """Returns whether there is such an object or folder."""
-        return self._info() is not None
-
-    def is_dir(self) -> bool:
-        """Returns whether objects lie below this path."""
-        info = self._info()
-        return info is not None and info["type"] == "directory"
-
-    def is_file(self) -> bool:
-        """Returns whether there is such an object."""
-        info = self._info()
-        return info is not None and info["type"] == "file"
-
-    def is_symlink(self) -> bool:
-        """Returns False: buckets have no links."""
-        return False
-
-    def stat(self) -> Stat:
-        """Returns the size and time of an object; time 0 if it is unknown.
-
-        Raises:
-          FileNotFoundError: there is no such object or folder.
-        """
-        if (info := self._info()) is None:
-            raise FileNotFoundError(errno.ENOENT, MISSING, str(self))
-        changed = info.get("mtime")
-        return Stat(info["size"] or 0, int(changed.timestamp() * 1e9) if changed else 0)
 
     def iterdir(self) -> Iterator[BucketPath]:
         """Yields the objects and folders directly below this path."""

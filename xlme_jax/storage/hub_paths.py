@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
-from xlme_jax.storage.buckets import Stat
+from xlme_jax.storage.buckets import StoredPath
 
 _MISSING = "the hub has no such file"
 _BUFFER_BYTES = 1 << 16
@@ -88,7 +88,7 @@ class _HubFile(io.RawIOBase):
         return len(content)
 
 
-class HubPath(pathlib.PurePosixPath):
+class HubPath(StoredPath, pathlib.PurePosixPath):
     """A file or folder in one revision of a data set of the hub."""
 
     def __str__(self) -> str:
@@ -103,41 +103,16 @@ class HubPath(pathlib.PurePosixPath):
         """Lists everything below at once, so that later listings of folders need no requests."""
         file_system().find(str(self), detail=True)
 
-    def _info(self) -> dict[str, Any] | None:
+    # The hub gives no time of a change: the revision identifies the content.
+    missing = _MISSING
+
+    def info(self) -> dict[str, Any] | None:
         """Returns what the hub says about a file or folder; None if there is none."""
         with _naming(self):
             try:
                 return cast(dict[str, Any], file_system().info(str(self)))
             except FileNotFoundError:
                 return None
-
-    def exists(self) -> bool:
-        """Returns whether there is such a file or folder."""
-        return self._info() is not None
-
-    def is_dir(self) -> bool:
-        """Returns whether this path is a folder."""
-        info = self._info()
-        return info is not None and info["type"] == "directory"
-
-    def is_file(self) -> bool:
-        """Returns whether this path is a file."""
-        info = self._info()
-        return info is not None and info["type"] == "file"
-
-    def is_symlink(self) -> bool:
-        """Returns False: the hub has no links."""
-        return False
-
-    def stat(self) -> Stat:
-        """Returns the size of a file, with time 0: the revision identifies the content.
-
-        Raises:
-          FileNotFoundError: There is no such file or folder.
-        """
-        if (info := self._info()) is None:
-            raise FileNotFoundError(errno.ENOENT, _MISSING, str(self))
-        return Stat(info["size"] or 0, 0)
 
     def iterdir(self) -> Iterator[HubPath]:
         """Yields the files and folders directly below this path."""
