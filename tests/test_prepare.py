@@ -75,16 +75,22 @@ def raw(tmp_path_factory):
     return folder
 
 
+def of_files(folder, output, **settings):
+    """Returns the configuration of the files and the vocabulary in a folder."""
+    return PrepareConfig(
+        output=str(output),
+        tasks=("cc100", "bitext"),
+        vocabulary=str(folder / "vocabulary.model"),
+        cc100_dir=str(folder / "mono"),
+        bitext_dir=str(folder / "pairs"),
+        workers=1,
+        **settings,
+    )
+
+
 @pytest.fixture
 def config(raw, tmp_path):
-    return PrepareConfig(
-        output=str(tmp_path / "out"),
-        tasks=("cc100", "bitext"),
-        vocabulary=str(raw / "vocabulary.model"),
-        cc100_dir=str(raw / "mono"),
-        bitext_dir=str(raw / "pairs"),
-        workers=1,
-    )
+    return of_files(raw, tmp_path / "out")
 
 
 def cldr_config(output, **options):
@@ -627,15 +633,7 @@ def multiway(tmp_path_factory):
 
 @pytest.fixture
 def held_config(multiway, tmp_path):
-    return PrepareConfig(
-        output=str(tmp_path / "out"),
-        tasks=("cc100", "bitext"),
-        vocabulary=str(multiway / "vocabulary.model"),
-        cc100_dir=str(multiway / "mono"),
-        bitext_dir=str(multiway / "pairs"),
-        validation="every:4",
-        workers=1,
-    )
+    return of_files(multiway, tmp_path / "out", validation="every:4")
 
 
 def texts_of(config):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_tatoeba import Subject as OfLetters
 
 from xlme_jax.data.benchmarks.parallel_sets import MiningCorpus
 from xlme_jax.evaluation import bucc
@@ -112,20 +113,8 @@ def test_figures_at_a_threshold(found, missed, threshold):
     assert figures["f1"] == pytest.approx(f1) and figures["threshold"] == threshold
 
 
-class Letters:
-    def encode_batch(self, texts, threads=1):
-        return [[ord(letter) for letter in text] for text in texts]
-
-
-@dataclasses.dataclass
-class Subject:
+class Subject(OfLetters):
     """An encoder that ignores case: equal letters have equal states."""
-
-    vocabulary = Letters()
-    num_layers = 2
-    max_length = None
-    row_multiple = 1
-    training_text = None
 
     def encode(self, params, rows):
         states = params[rows["tokens"] % 32]

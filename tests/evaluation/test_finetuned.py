@@ -187,15 +187,8 @@ def test_words_without_a_tag_and_beyond_the_length_count(tmp_path, vocabulary):
     assert outcome.files["predictions/udpos/dev-en.tsv"] == "X\nX\nX\n\nX\nX\n\n"
 
 
-@pytest.mark.parametrize("language", ["en", "ru", "el"])
-def test_answers_are_found_where_the_logits_point(vocabulary, language):
-    """A head that outputs the gold tokens in windows gives the exact answers."""
-    task, count, length, stride = benchmark("cldr_answers"), 20, 24, 10
-    examples = task.read("", "validation", language, ReadReport())[:count]
-    rows = encode(
-        vocabulary, task, examples, length, stride=stride, report=ReadReport(), training=False
-    )
-    assert len(rows) > count
+def pointing_at_gold(rows):
+    """Returns a head whose logits are high where the answers of rows begin and end."""
     gold = {tuple(row.tokens.tolist()): row.labels for row in rows if row.labels.any()}
 
     def logits_of(tokens):
@@ -210,8 +203,20 @@ def test_answers_are_found_where_the_logits_point(vocabulary, language):
         shape = jax.ShapeDtypeStruct((*rows["tokens"].shape, 2), jnp.float32)
         return jax.pure_callback(logits_of, shape, rows["tokens"])
 
+    return predict
+
+
+@pytest.mark.parametrize("language", ["en", "ru", "el"])
+def test_answers_are_found_where_the_logits_point(vocabulary, language):
+    """A head that outputs the gold tokens in windows gives the exact answers."""
+    task, count, length, stride = benchmark("cldr_answers"), 20, 24, 10
+    examples = task.read("", "validation", language, ReadReport())[:count]
+    rows = encode(
+        vocabulary, task, examples, length, stride=stride, report=ReadReport(), training=False
+    )
+    assert len(rows) > count
     settings = TaskEvaluation(languages=(language,), length=length, stride=stride, limit=count)
-    outcome = settings.build(subject_of(vocabulary, "cldr_answers", predict))({})
+    outcome = settings.build(subject_of(vocabulary, "cldr_answers", pointing_at_gold(rows)))({})
     assert values(outcome)["exact_match", language] == 1.0
     assert values(outcome, "random")["exact_match", language] < 0.5
     found = json.loads(outcome.files[f"predictions/cldr_answers/dev-{language}.json"])
@@ -237,20 +242,7 @@ def test_every_question_counts_whatever_its_offset(tmp_path, vocabulary):
     content = json.dumps({"data": [{"paragraphs": paragraphs}]})
     (tmp_path / "xquad" / "xquad.en.json").write_text(content)
     rows = encode(vocabulary, task, examples, 64, report=ReadReport(), training=False, stride=8)
-    gold = {tuple(row.tokens.tolist()): row.labels for row in rows if row.labels.any()}
-
-    def logits_of(tokens):
-        logits = np.zeros((*tokens.shape, 2), np.float32)
-        for row, line in zip(logits, tokens):
-            for side, token in enumerate(gold.get(tuple(line[line != 1].tolist()), ())):
-                row[token, side] = 9
-        return logits
-
-    def predict(params, rows):
-        shape = jax.ShapeDtypeStruct((*rows["tokens"].shape, 2), jnp.float32)
-        return jax.pure_callback(logits_of, shape, rows["tokens"])
-
-    subject = subject_of(vocabulary, "xquad", predict)
+    subject = subject_of(vocabulary, "xquad", pointing_at_gold(rows))
     outcome = TaskEvaluation(str(tmp_path), split="test", stride=8).build(subject)({})
     assert values(outcome)["exact_match", "en"] == 2 / 4
     assert not outcome.skipped

@@ -12,11 +12,11 @@ from helpers import tiny
 from helpers.random_weights import random_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_encoder import TINY
 
 from xlme_jax.model.encoder import (
     CrossAttention,
     Encoder,
-    EncoderConfig,
     Layer,
     Memory,
     init_cross_attention,
@@ -24,16 +24,6 @@ from xlme_jax.model.encoder import (
 from xlme_jax.model.veco_network import has_partner, joined, partners
 
 LENGTH, SOURCE_LENGTH = 10, 7
-TINY = EncoderConfig(
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    ffn_size=24,
-    max_length=16,
-    relative_buckets=8,
-    relative_max_distance=6,
-    init_std=0.3,
-)
 # Two segments and padding; one. Source: both of the first row's, one that nobody reads; nothing.
 SEGMENTS = np.array([[1] * 5 + [2] * 3 + [0] * 2, [1] * LENGTH], np.int32)
 SOURCE_SEGMENTS = np.array([[2, 2, 2, 1, 1, 5, -1], [-1] * SOURCE_LENGTH], np.int32)

@@ -12,8 +12,8 @@ import optax
 import pytest
 from flax.core import meta
 from helpers.random_weights import random_weights
+from test_infoxlm import ENCODER
 
-from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.model.veco_network import partners
 from xlme_jax.objectives.base import RunFacts, stream_rng
 from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
@@ -29,17 +29,6 @@ VOCAB, LENGTH = 14, 16
 MASK_ID = VOCAB - 1
 BOS, PAD, EOS = 0, 1, 2
 
-ENCODER = EncoderConfig(
-    hidden_size=8,
-    num_layers=2,
-    num_heads=2,
-    ffn_size=12,
-    max_length=LENGTH,
-    relative_bias="none",
-    dropout=0.0,
-    attention_dropout=0.0,
-    init_std=0.3,
-)
 SPLIT = (0.8, 0.1, 0.1)
 CONFIG = VecoConfig(ENCODER, MaskingConfig(0.3, SPLIT), MaskingConfig(0.4, SPLIT))
 RNG = jax.random.key(7)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import tiny
+from test_electra import hf_dense, hf_norm, numpy_of
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.veco import VecoConfig
@@ -34,10 +35,6 @@ CONFIG = EncoderConfig(
 )
 # XLM-R's positions begin behind the id of its padding.
 OFFSET = 2
-
-
-def numpy_of(tensor):
-    return tensor.detach().numpy()
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +65,6 @@ def theirs():
     return model
 
 
-def dense(layer):
-    return {"kernel": numpy_of(layer.weight).T, "bias": numpy_of(layer.bias)}
-
-
-def norm(layer):
-    return {"scale": numpy_of(layer.weight), "bias": numpy_of(layer.bias)}
-
-
 def projections(*layers):
     """Returns kernels [D, n, H, K] and biases [n, H, K] of n projections."""
     shape = (HEADS, HIDDEN // HEADS)
@@ -98,9 +87,9 @@ def encoder_layer(layer):
             "qkv": projections(own.self.query, own.self.key, own.self.value),
             "out": out(own.output.dense),
         },
-        "attention_norm": norm(own.output.LayerNorm),
-        "ffn": {"wi": dense(layer.intermediate.dense), "wo": dense(layer.output.dense)},
-        "ffn_norm": norm(layer.output.LayerNorm),
+        "attention_norm": hf_norm(own.output.LayerNorm),
+        "ffn": {"wi": hf_dense(layer.intermediate.dense), "wo": hf_dense(layer.output.dense)},
+        "ffn_norm": hf_norm(layer.output.LayerNorm),
     }
 
 
@@ -110,7 +99,7 @@ def cross_layer(layer):
         "q": projections(cross.self.query),
         "kv": projections(cross.self.key, cross.self.value),
         "out": out(cross.output.dense),
-        "norm": norm(cross.output.LayerNorm),
+        "norm": hf_norm(cross.output.LayerNorm),
     }
 
 
@@ -125,12 +114,12 @@ def ours(model):
         "tokens": {"embedding": np.pad(words, [(0, pad), (0, 0)], constant_values=3.0)},
         "positions": {"embedding": positions[OFFSET:]},
         "encoder": {
-            "embedding_norm": norm(roberta.embeddings.LayerNorm),
+            "embedding_norm": hf_norm(roberta.embeddings.LayerNorm),
             **{f"layer_{i}": encoder_layer(layer) for i, layer in layers},
         },
         "head": {
-            "dense": dense(head.dense),
-            "norm": norm(head.layer_norm),
+            "dense": hf_dense(head.dense),
+            "norm": hf_norm(head.layer_norm),
             "bias": np.pad(numpy_of(head.bias), (0, pad)),
         },
         "cross": {f"layer_{i}": cross_layer(layer) for i, layer in layers},

@@ -1,14 +1,14 @@
 """The best checkpoints of a run, and early stopping."""
 
+import dataclasses
 import json
 import math
 
 import jax
 import numpy as np
-import optax
 import pytest
 from helpers import commands, tiny
-from toy import Batches, Poisonable, PoisonedBatches, StopAt, Toy, saved
+from toy import Poisonable, PoisonedBatches, StopAt, saved, toy_run
 
 from xlme_jax.checkpoints.saved import checkpoint_of, read_best
 from xlme_jax.storage.paths import as_path
@@ -17,7 +17,7 @@ from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.best import Best, BestSteps
 from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.run import NEVER, Run
+from xlme_jax.training.run import NEVER
 from xlme_jax.training.stopping import Stopped
 
 # The scores of two languages by step. Ties at 4 and 8; "de" is best where "en" is not.
@@ -39,22 +39,8 @@ def run(model_dir, mesh, best=None, stop=NEVER, batches=None, objective=None, **
     """Trains 12 steps of a toy, evaluated every 2; returns the final state."""
     defaults = {"train_steps": 12, "log_every": 5, "evaluate_every": 2, "checkpoint_every": 3}
     config = LoopConfig(**{**defaults, "keep_checkpoints": 1, **settings})
-    schedule = optax.constant_schedule(0.1)
-    return loop.train(
-        Run(
-            objective=objective or Toy(),
-            optimizer=optax.sgd(schedule),
-            schedule=schedule,
-            batches=batches or Batches(),
-            mesh=mesh,
-            config=config,
-            model_dir=model_dir,
-            dataset_digest="d",
-            evaluators=[scores],
-            best=best,
-        ),
-        stop,
-    )
+    run = toy_run(model_dir, mesh, config, objective, batches)
+    return loop.train(dataclasses.replace(run, evaluators=[scores], best=best), stop)
 
 
 def timeless(model_dir):

@@ -1,21 +1,21 @@
 """Stop rules on synthetic logs and in the loop."""
 
+import dataclasses
 import json
 import logging
 import math
 
 import jax
 import numpy as np
-import optax
 import pytest
 from helpers import commands, tiny
-from toy import Batches, Poisonable, PoisonedBatches, StopAt, Toy, saved
+from toy import Batches, Poisonable, PoisonedBatches, StopAt, saved, toy_run
 
 from xlme_jax.training import loop, stop_rule
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import MetricsWriter, read_lines
-from xlme_jax.training.run import NEVER, Run
+from xlme_jax.training.run import NEVER
 from xlme_jax.training.stop_rule import Line, RuleNotMet, StopRule, StopRules
 from xlme_jax.training.stopping import Stopped
 
@@ -156,21 +156,8 @@ def run(model_dir, mesh, rules=(), stop=NEVER, objective=None, batches=None, **s
         **{"train_steps": 12, "log_every": 2, "checkpoint_every": 5, "keep_checkpoints": 9}
         | settings
     )
-    schedule = optax.constant_schedule(0.1)
-    return loop.train(
-        Run(
-            objective=objective or Toy(),
-            optimizer=optax.sgd(schedule),
-            schedule=schedule,
-            batches=batches or Batches(),
-            mesh=mesh,
-            config=config,
-            model_dir=model_dir,
-            dataset_digest="d",
-            stop_rules=rules,
-        ),
-        stop,
-    )
+    run = toy_run(model_dir, mesh, config, objective, batches)
+    return loop.train(dataclasses.replace(run, stop_rules=rules), stop)
 
 
 def lines(model_dir):

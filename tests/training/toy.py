@@ -6,9 +6,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from xlme_jax.objectives.base import Carry, Diagnostics, LossOutputs, PlainObjective, StreamInput
-from xlme_jax.training.run import NeverStop
+from xlme_jax.training.run import NeverStop, Run
 from xlme_jax.training.stopping import Stopped
 
 LENGTH = 4
@@ -144,3 +145,18 @@ class StopAt(NeverStop):
     def saved(self, step, wait):
         if step == self.step:
             raise Stopped(step)
+
+
+def toy_run(model_dir, mesh, config, objective=None, batches=None):
+    """Returns a run of an objective, by default `Toy`, with a constant learning rate."""
+    schedule = optax.constant_schedule(0.1)
+    return Run(
+        objective=objective or Toy(),
+        optimizer=optax.sgd(schedule),
+        schedule=schedule,
+        batches=batches or Batches(),
+        mesh=mesh,
+        config=config,
+        model_dir=model_dir,
+        dataset_digest="d",
+    )
