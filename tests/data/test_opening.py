@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from helpers.pair_files import read_multiway, read_tmx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -252,7 +253,7 @@ def test_scores_and_ids_in_files_of_returns(tmp_path):
     folder.mkdir()
     for name, text in {"en": "a\nb\n", "sw": "x\ny\n", "ids": "1\n2\n"}.items():
         (folder / f"{name}.txt").write_bytes(cr(text))
-    assert list(pair_readers.read_multiway(folder, "en", "sw")) == [("a", "x"), ("b", "y")]
+    assert list(read_multiway(folder, "en", "sw")) == [("a", "x"), ("b", "y")]
     assert list(held_out._stripped_lines(folder / "ids.txt")) == ["1", "2"]
 
 
@@ -311,7 +312,7 @@ def test_tmx_in_utf16_without_a_mark_is_read(tmp_path):
     text = f'<?xml version="1.0" encoding="UTF-16"?><tmx><body><tu>{unit}</tu></body></tmx>'
     for encoding in ("utf-16-le", "utf-16-be", "utf-16"):
         (tmp_path / "x.tmx").write_bytes(text.encode(encoding))
-        assert list(pair_readers.read_tmx(tmp_path / "x.tmx", "en", "ru")) == [("one", "один")]
+        assert list(read_tmx(tmp_path / "x.tmx", "en", "ru")) == [("one", "один")]
 
 
 def test_one_module_opens_text():

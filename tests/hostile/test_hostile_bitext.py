@@ -5,17 +5,17 @@ import zipfile
 import nasty
 import pytest
 from fuzzing import assert_as_expected, assert_clean, budgets, check, damaged, memory_below, outcome
-from hypothesis import strategies as st
-from test_hostile_text import NAMES
-
-from xlme_jax.data.text import decompression
-from xlme_jax.data.text.bitext_files import discover_bitext
-from xlme_jax.data.text.pair_readers import (
+from helpers.pair_files import (
     read_moses,
     read_multiway,
     read_opus_zip,
     read_tsv,
 )
+from hypothesis import strategies as st
+from test_hostile_text import NAMES
+
+from xlme_jax.data.text import decompression
+from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.reading import DataError, ReadReport
 
 

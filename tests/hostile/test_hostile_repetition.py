@@ -7,9 +7,9 @@ import signal
 
 import pytest
 from helpers import tiny
+from helpers.pair_files import read_moses, read_tmx, read_tsv
 
 from xlme_jax.data.benchmarks.official import squad
-from xlme_jax.data.text.pair_readers import read_moses, read_tmx, read_tsv
 from xlme_jax.data.text.reading import read_documents
 from xlme_jax.data.text.row_lines import json_names
 from xlme_jax.data.text.sgm import segments

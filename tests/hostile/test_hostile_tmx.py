@@ -3,11 +3,11 @@
 import nasty
 import pytest
 from fuzzing import assert_as_expected, budgets, check, damaged, memory_below
+from helpers.pair_files import read_tmx
 from hypothesis import strategies as st
 from test_hostile_bitext import read
 
 from xlme_jax.data.text import decompression
-from xlme_jax.data.text.pair_readers import read_tmx
 from xlme_jax.data.text.reading import DataError
 
 

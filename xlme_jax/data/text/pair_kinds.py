@@ -22,6 +22,7 @@ from xlme_jax.data.text.pair_readers import Pairs, Units
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.text.sgm import sgm_units
 from xlme_jax.data.text.tables import pair_columns, table_units
+from xlme_jax.data.text.tmx import tmx_pairs
 from xlme_jax.data.text.tsv import not_numbers, tsv_units
 from xlme_jax.data.text.verses import verse_units
 
@@ -265,7 +266,7 @@ def _zip_units(source: BitextSource, report: ReadReport) -> Units:
 
 
 def _tmx_units(source: BitextSource, report: ReadReport) -> Units:
-    return pair_readers.read_tmx(source.paths[0], source.lang1, source.lang2, report)
+    return tmx_pairs(source.paths[0], source.lang1, source.lang2, report)
 
 
 def _tsv_units(source: BitextSource, report: ReadReport) -> Units:

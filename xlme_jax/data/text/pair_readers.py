@@ -1,4 +1,4 @@
-"""Readers of translation pairs: Moses, OPUS zip, TSV, TMX, multi-way, SGM, verses and tables.
+"""Readers of translation pairs in Moses files, OPUS zips and multi-way folders.
 
 Files that are misaligned by one line contain no translations at all, and the loss does not reveal
 it. Therefore an unusable line is skipped together with its partner, files of different length are
@@ -14,7 +14,7 @@ import stat
 import struct
 import zipfile
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,8 +31,6 @@ from xlme_jax.data.text.decompression import (
 )
 from xlme_jax.data.text.opening import open_text
 from xlme_jax.data.text.reading import ReadReport, Rejected
-from xlme_jax.data.text.tmx import tmx_pairs
-from xlme_jax.data.text.tsv import not_numbers, tsv_units
 
 UNIT_IDS = "ids.txt"  # Ids of the units of a multi-way folder, optional.
 MULTIWAY_LAYOUT = (
@@ -61,54 +59,20 @@ def counted(units: Units, report: ReadReport) -> Pairs:
             yield unit
 
 
-def read_moses(
-    src_path: str | Path, tgt_path: str | Path, report: ReadReport | None = None
-) -> Pairs:
-    """Streams the pairs of two line-aligned files; skips those with an unusable or empty side.
+def moses_units(src_path: str | Path, tgt_path: str | Path, report: ReadReport) -> Units:
+    """Returns an iterator over the units of two line-aligned files, one per line.
 
     Args:
         src_path: Text in the first language, compressed or not.
         tgt_path: File whose line n translates line n of `src_path`.
-        report: Collects the counts; None creates a new one.
-
-    Returns:
-        Iterator of (source, target), stripped and non-empty.
+        report: Collects the number of repairs.
 
     Raises:
         DataError: A file is missing, damaged or without text, or the files differ in length.
     """
-    report = ReadReport() if report is None else report
-    return counted(moses_units(src_path, tgt_path, report), report)
-
-
-def moses_units(src_path: str | Path, tgt_path: str | Path, report: ReadReport) -> Units:
-    """Returns an iterator over the units of two line-aligned files, one per line."""
     names = (str(src_path), str(tgt_path))
     lines = [reading.aligned_lines(read_blocks(name), name, report) for name in names]
     return _aligned_units(names, lines, "empty side")
-
-
-def read_opus_zip(
-    zip_path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None
-) -> Pairs:
-    """Streams the pairs of the Moses files (`X.en-sw.en`, `X.en-sw.sw`) inside an OPUS zip.
-
-    Nothing is extracted to disk.
-
-    Args:
-        zip_path: The archive, with the files of one or more corpora.
-        lang1: Language of the first text of a pair, whatever the order in the archive's name.
-        lang2: Language of the second text.
-        report: Collects the counts; None creates a new one.
-
-    Returns:
-        Iterator of (text in lang1, text in lang2).
-
-    Raises:
-        DataError: See `read_moses`; also if the zip is damaged or has no files in the languages.
-    """
-    report = ReadReport() if report is None else report
-    return counted(zip_units(zip_path, lang1, lang2, report), report)
 
 
 def zip_units(
@@ -118,9 +82,19 @@ def zip_units(
     report: ReadReport,
     min_score: float | None = None,
 ) -> Units:
-    """Yields the units of the Moses files in an archive; see `read_opus_zip`.
+    """Yields the units of the Moses files (`X.en-sw.en`, `X.en-sw.sw`) inside an OPUS zip.
 
-    With `min_score`, a pair with a lower score is skipped, where the archive has scores.
+    Nothing is extracted to disk.
+
+    Args:
+        zip_path: The archive, with the files of one or more corpora.
+        lang1: Language of the first text of a pair, whatever the order in the archive's name.
+        lang2: Language of the second text.
+        report: Collects the number of repairs.
+        min_score: A pair with a lower score is skipped, where the archive has scores.
+
+    Raises:
+        DataError: See `moses_units`; also if the zip is damaged or has no files in the languages.
     """
     try:
         with open_file(zip_path) as file, zipfile.ZipFile(file) as archive:
@@ -206,88 +180,6 @@ def _check_member(member: zipfile.ZipInfo, name: str) -> None:
         )
 
 
-def read_tsv(
-    path: str | Path,
-    report: ReadReport | None = None,
-    columns: tuple[int, int] | None = None,
-) -> Pairs:
-    """Streams two columns of a tab-separated file (no quoting, no header).
-
-    Args:
-        path: The file, compressed or not.
-        report: Collects the counts; None creates a new one.
-        columns: Columns of the first and the second text, counted from 0. None selects the first
-            two, which must not be numbers.
-
-    Returns:
-        Iterator of (text in the first of `columns`, text in the second).
-
-    Raises:
-        DataError: The file is missing or damaged, no line has both columns, or `columns` is None
-            and one of the first two columns contains numbers.
-    """
-    report = ReadReport() if report is None else report
-    units = tsv_units(path, report, columns or (0, 1))
-    return counted(units if columns else not_numbers(path, units, (0, 1)), report)
-
-
-def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None) -> Pairs:
-    """Streams the pairs of a TMX file, compressed or not, in the encoding that it declares.
-
-    Languages are compared by canonical tags, so `en` and `en-US` both match segments in `en` and in
-    `en-US`. If a unit has several segments in a language, the first without a region is read, else
-    the first. Formatting codes inside a segment are removed. DTDs are never loaded, and entity
-    declarations are an error.
-
-    Args:
-        path: The file.
-        lang1: Language of the first text of a pair.
-        lang2: Language of the second text.
-        report: Collects the counts; None creates a new one.
-
-    Returns:
-        Iterator of (text in lang1, text in lang2).
-
-    Raises:
-        DataError: The file is missing, damaged or not well-formed, declares entities, or has no
-            unit in both languages.
-    """
-    report = ReadReport() if report is None else report
-    return tmx_pairs(path, lang1, lang2, report)
-
-
-def read_multiway(
-    folder: str | Path, lang1: str, lang2: str, report: ReadReport | None = None
-) -> Pairs:
-    """Streams the units that two languages of a multi-way folder share.
-
-    The folder contains `<language>.txt` files (compressed or not) and optionally `ids.txt`. Line n
-    is the same unit in every file, and empty if a language lacks the unit.
-
-    Args:
-        folder: The folder.
-        lang1: Language of the first text of a pair.
-        lang2: Language of the second text.
-        report: Collects the counts; None creates a new one.
-
-    Returns:
-        Iterator of (text in lang1, text in lang2).
-
-    Raises:
-        DataError: A file is missing, damaged or without text, or the files differ in length.
-    """
-    files = multiway_files(reading.check_folder(folder))
-    first, second = (_multiway_file(files, code) for code in (lang1, lang2))
-    if first is None or second is None:
-        missing = [code for code, file in ((lang1, first), (lang2, second)) if file is None]
-        raise DataError(
-            f"{folder}: no file for {', '.join(missing)}; there are "
-            f"{', '.join(sorted(set(files.values()))) or 'none'} ({MULTIWAY_LAYOUT})"
-        )
-    report = ReadReport() if report is None else report
-    return counted(multiway_units(first, second, report), report)
-
-
 def unit_ids_file(directory: Path) -> Path | None:
     """Returns the file of unit ids of a multi-way folder, or None."""
     for path in reading.data_files(directory):
@@ -315,15 +207,11 @@ def multiway_files(directory: Path) -> dict[Path, str]:
     return {path: tags[name] for path, name in names.items() if name in tags}
 
 
-def _multiway_file(files: Mapping[Path, str], code: str) -> Path | None:
-    """Returns the file of a language, or None; of several files, the one that `code` spells."""
-    paths = [path for path, tag in files.items() if tag == languages.tag_or_code(code)]
-    exact = (path for path in paths if path.name.startswith(f"{code}."))
-    return next(exact, paths[0] if paths else None)
-
-
 def multiway_units(first: Path, second: Path, report: ReadReport) -> Units:
     """Yields the units of two files of a multi-way folder, one per line.
+
+    The folder contains `<language>.txt` files (compressed or not) and optionally `ids.txt`. Line n
+    is the same unit in every file, and empty if a language lacks the unit.
 
     Raises:
         DataError: The two files and `ids.txt`, if there is one, differ in length, or a file has no

@@ -39,7 +39,26 @@ _REFERENCED = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 def tmx_pairs(
     path: str | Path, lang1: str, lang2: str, report: ReadReport
 ) -> Iterator[tuple[str, str]]:
-    """Streams the (lang1, lang2) pairs of a TMX file; see `pair_readers.read_tmx`."""
+    """Streams the pairs of a TMX file, compressed or not, in the encoding that it declares.
+
+    Languages are compared by canonical tags, so `en` and `en-US` both match segments in `en` and in
+    `en-US`. If a unit has several segments in a language, the first without a region is read, else
+    the first. Formatting codes inside a segment are removed. DTDs are never loaded, and entity
+    declarations are an error.
+
+    Args:
+        path: The file.
+        lang1: Language of the first text of a pair.
+        lang2: Language of the second text.
+        report: Collects the counts of pairs, skipped units and repairs.
+
+    Returns:
+        Iterator of (text in lang1, text in lang2).
+
+    Raises:
+        DataError: The file is missing, damaged or not well-formed, declares entities, or has no
+            unit in both languages.
+    """
     units = _Units(str(path), lang1, lang2, report)
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = True
