@@ -184,7 +184,7 @@ def train_on_texts(
     train: Any, texts: Sequence[tuple[int, ...]], rows: int, length: int
 ) -> dict[str, Callable[[], Any]]:
     """Returns eight train steps on the first texts: with short rows, and with full ones."""
-    from xlme_jax.data.batches.row_lengths import SHORTEST_LABELLED, row_length
+    from xlme_jax.data.batches.packing import SHORTEST_LABELLED, row_length
     from xlme_jax.evaluation import encoding
     from xlme_jax.objectives.finetune import STREAM
 

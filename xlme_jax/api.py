@@ -11,27 +11,44 @@ models, TensorFlow by preparation of SeqIO tasks.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from xlme_jax.configuration.train_config import TrainConfig
     from xlme_jax.data.prepared import TaskInfo
     from xlme_jax.preparation.prepare_config import PrepareConfig
     from xlme_jax.preparation.source_types import LanguageText
     from xlme_jax.preparation.sources import SeqioTasks
     from xlme_jax.preparation.text_measures import Content
     from xlme_jax.runs.batch_inspection import InspectedBatch
-    from xlme_jax.runs.configured import RunConfig
     from xlme_jax.runs.models import Model
     from xlme_jax.training.mesh import MeshConfig
     from xlme_jax.training.run import NeverStop
 
 __all__ = ("find_text", "inspect_batch", "inspect_text", "load", "load_config", "prepare", "train")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """The configuration of a run, as it is built and as text.
+
+    Attributes:
+      train: the configuration as an object.
+      text: the operative configuration, from which checkpoints are loaded again.
+      prepare_command: command that prepares the data set.
+    """
+
+    train: TrainConfig
+    text: str
+    prepare_command: tuple[str, ...]
 
 
 def load_config(
@@ -53,10 +70,22 @@ def load_config(
       ValueError: an error in a file or value; names the file or field and suggests a remedy.
     """
     from xlme_jax.configuration import loading
-    from xlme_jax.runs import configured
+    from xlme_jax.runs.datasets import prepare_command
 
     loading.convert_init_from(_as_run)
-    return configured.load(files, overrides)
+    paths = [files] if isinstance(files, str | os.PathLike) else files
+    names = [os.fspath(path) for path in paths]
+    bindings = list(overrides)
+    if isinstance(overrides, Mapping):
+        bindings = [f"{name} = {_plain(value)!r}" for name, value in overrides.items()]
+    config = loading.load(names, bindings, "Train")
+    command = prepare_command(config, names, bindings)
+    return RunConfig(config, loading.operative_config(), tuple(command))
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value whose `repr` gin can read: a path as a string, others as they are."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def train(

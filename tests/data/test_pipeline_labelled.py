@@ -8,8 +8,8 @@ import pytest
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches import mixing
+from xlme_jax.data.batches.packing import row_length
 from xlme_jax.data.batches.pipeline import make_iterator
-from xlme_jax.data.batches.row_lengths import row_length
 from xlme_jax.data.batches.streams import LabelledStream, TextStream
 from xlme_jax.data.prepared.writer import LabelledWriter, MonolingualWriter, write_dataset
 from xlme_jax.data.token_ids import IGNORED

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.data.batches.row_lengths import row_length
+from xlme_jax.data.batches.packing import row_length
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.validation.fields import check_at_least, check_choices
 

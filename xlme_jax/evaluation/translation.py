@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.data.batches.row_lengths import row_length
+from xlme_jax.data.batches.packing import row_length
 from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.evaluation import encoding

@@ -8,7 +8,8 @@ from typing import IO, Any, cast
 
 from etils.epath import gpath
 
-from xlme_jax.storage.buckets import MISSING, StoredPath, file_system, listing, naming
+from xlme_jax.storage.buckets import MISSING, file_system, listing, naming
+from xlme_jax.storage.stored_paths import StoredPath
 
 
 class BucketPath(StoredPath, gpath.PosixGPath):  # type: ignore[misc]

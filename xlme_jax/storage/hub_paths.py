@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
-from xlme_jax.storage.buckets import StoredPath
+from xlme_jax.storage.stored_paths import StoredPath
 
 _MISSING = "the hub has no such file"
 _BUFFER_BYTES = 1 << 16

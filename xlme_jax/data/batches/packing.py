@@ -1,4 +1,8 @@
-"""Packs texts into rows of a fixed length, with segment ids and positions."""
+"""Packs texts into rows of a fixed length, with segment ids and positions.
+
+Rows that hold one text each have few lengths, because every shape is compiled. Neighbouring lengths
+are close, because padding costs as much as text.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ import numpy as np
 from xlme_jax.data.token_ids import BOS_ID, PAD_ID
 
 Batch = dict[str, np.ndarray]
+# Training does not shorten rows of labelled examples further: a compilation would cost more than it
+# saves.
+SHORTEST_LABELLED = 32
 
 
 def pack(
@@ -142,3 +149,14 @@ def _empty(rows: int, length: int) -> Batch:
         "segment_ids": np.zeros((rows, length), np.int32),
         "positions": np.zeros((rows, length), np.int32),
     }
+
+
+def row_length(tokens: int, shortest: int = 8) -> int:
+    """Returns the length of a row for one text, at least `shortest` tokens.
+
+    Lengths are multiples of 8 up to 64, and then four per doubling (80, 96, 112, 128, 160, ...): 20
+    up to 512 tokens.
+    """
+    tokens = max(tokens, shortest)
+    step = max(8, 1 << max((tokens - 1).bit_length() - 3, 0))
+    return -(-tokens // step) * step

@@ -40,7 +40,7 @@ class Stream(abc.ABC):
     Attributes:
       name: key of the stream in a batch.
       rows: rows of the global batch.
-      length: tokens per row; for labelled examples, the maximum (`row_lengths`).
+      length: tokens per row; for labelled examples, the maximum (`packing.row_length`).
       alpha: exponent of the sampling weights p_j ∝ m_j^alpha of tasks with sizes m_j.
       tasks: patterns of task names (`fnmatch`); empty for all tasks of the kind.
       weight: factor on the stream's losses at every step. Rows of a stream with weight 0 are still

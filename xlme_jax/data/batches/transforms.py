@@ -11,8 +11,8 @@ import grain
 import numpy as np
 
 from xlme_jax.data.batches import layouts, mixing, packing
+from xlme_jax.data.batches.packing import SHORTEST_LABELLED, row_length
 from xlme_jax.data.batches.pair_layouts import Translations
-from xlme_jax.data.batches.row_lengths import SHORTEST_LABELLED, row_length
 from xlme_jax.data.batches.streams import LabelledStream, PairStream, Stream, TextStream
 from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataError, TaskInfo
@@ -376,7 +376,7 @@ def _select_texts(
 class ReadLabelled(grain.transforms.Map):
     """Reads this process's rows of labelled examples, given the row numbers of a batch.
 
-    Rows are only as long as the longest example of the global batch needs (`row_lengths`).
+    Rows are only as long as the longest example of the global batch needs (`packing.row_length`).
     """
 
     def __init__(
