@@ -157,14 +157,6 @@ def test_share_held_out_is_as_configured():
     assert 0.045 < share < 0.055
 
 
-def test_unique_phrases_differ_in_concepts_and_run_out_with_a_clear_error():
-    config = one_kind("territory_list", ("en", "el"), inventory=15, list_size=(2, 2))
-    combinations = [frozenset(p.concepts) for p in phrases(config, "train", 80, unique=True)]
-    assert len(set(combinations)) == len(combinations) == 80
-    with pytest.raises(ValueError, match="unique phrases; request fewer"):
-        list(phrases(config, "train", 106, unique=True))
-
-
 def test_no_combination_in_a_split_is_a_clear_error():
     config = one_kind("territory_list", ("en", "el"), inventory=2, list_size=(1, 1))
     with pytest.raises(ValueError, match=r"no territory_list phrase.*'validation'.*inventory"):

@@ -163,9 +163,9 @@ def listed(folder, sources, targets, gold, name="alignv2.txt"):
     return write(folder / "en-de", **{"test.en": sources, "test.de": targets, name: gold})
 
 
-def read(folder, index_base=None):
+def read(folder):
     report = ReadReport()
-    return read_alignments(folder, report, index_base), report
+    return read_alignments(folder, report), report
 
 
 def test_inline_links(tmp_path):
@@ -303,17 +303,6 @@ def test_names_with_english_first():
     names = ["de-en", "en-de", "ro-en", "ru-en_xlwa_dev", "fr-de", "mean", "mean-14", "de-eng"]
     expected = ["en-de", "en-de", "en-ro", "en-ru_xlwa_dev", "fr-de", "mean", "mean-14", "de-eng"]
     assert [english_first(name) for name in names] == expected
-
-
-def test_the_base_given_is_checked(tmp_path):
-    folder = inline(tmp_path, "a b c\n" * 9, "x y z\n" * 9, "1-1 2-2\n" * 9)
-    assert read(folder, 0)[0].sure[0] == {(1, 1), (2, 2)}
-    assert read(folder, 1)[0].sure[0] == {(0, 0), (1, 1)}
-    inline(tmp_path, "a b c\n" * 9, "x y z\n" * 9, "0-0 2-2\n" * 9)
-    with pytest.raises(DataError, match=r"from 1, 9 of 18 links .* 0-0 in line 1 .3 and 3 words"):
-        read(folder, 1)
-    with pytest.raises(ValueError, match="expected 0, 1 or None"):
-        read(folder, 2)
 
 
 def wpt(nulls=(), sentences=20, numbers=None, start=1):

@@ -99,7 +99,7 @@ def _walk(root: Path) -> tuple[list[Path], dict[str, str]]:
 
 
 @contextlib.contextmanager
-def members(path: Path, name: str, depth: int = 0) -> Iterator[Iterator[tuple[str, Path]]]:
+def members(path: Path, name: str) -> Iterator[Iterator[tuple[str, Path]]]:
     """Context manager that gives an iterator of (name, file) of the files in an archive.
 
     For a file that is no zip or tar archive, the iterator has only this file. Files of archives are
@@ -108,13 +108,12 @@ def members(path: Path, name: str, depth: int = 0) -> Iterator[Iterator[tuple[st
     Args:
       path: The file or archive.
       name: Name of the file in messages.
-      depth: Number of archives around the file.
 
     Raises:
       DataError: An archive is damaged, encrypted or nested too deep; raised by the iterator.
     """
     with tempfile.TemporaryDirectory() as folder:
-        yield _members(path, name, Path(folder), depth)
+        yield _members(path, name, Path(folder), 0)
 
 
 def _members(path: Path, name: str, folder: Path, depth: int) -> Iterator[tuple[str, Path]]:

@@ -390,9 +390,7 @@ def alignment_sets(folder: str | Path) -> tuple[str, ...]:
     return tuple(name for name in names if _alignment_files(as_path(folder) / name) is not None)
 
 
-def read_alignments(
-    folder: str | Path, report: ReadReport, index_base: int | None = None
-) -> AlignedCorpus:
+def read_alignments(folder: str | Path, report: ReadReport) -> AlignedCorpus:
     """Returns a set of word alignments.
 
     Args:
@@ -400,17 +398,15 @@ def read_alignments(
         with XLM-Align, or with XL-WA's `src.txt`, `tgt.txt` and `gold.txt`. Its name begins with
         the languages, source first: "en-fr", or "de-en" if the gold links go from German.
       report: collects the counts.
-      index_base: index of the first word in the gold file, 0 or 1; None decides it from all links
-        and the lengths of the sentences.
 
     Returns:
-      The pairs with 0-based links. Where words count from 1, word 0 is NULL, as in the format of
-      WPT: links to it are left out and counted.
+      The pairs with 0-based links; all links and the lengths of the sentences decide whether the
+      gold file counts words from 0 or 1. Where words count from 1, word 0 is NULL, as in the format
+      of WPT: links to it are left out and counted.
 
     Raises:
       DataError: files are missing, have different numbers of lines, or the links do not fit the
         sentences (wrong base, swapped direction or another text).
-      ValueError: `index_base` is neither 0 nor 1 nor None.
     """
     folder = check_folder(folder)
     files = _alignment_files(folder)
@@ -423,7 +419,7 @@ def read_alignments(
     sources, targets = (_words(path) for path in (source, target))
     _check_lines(source, len(sources), target, len(targets))
     sizes = [(len(s), len(t)) for s, t in zip(sources, targets)]
-    links, base = _decided(gold, _read_links(gold, sizes, report), sizes, index_base)
+    links, base = _decided(gold, _read_links(gold, sizes, report), sizes)
     sure: list[set[tuple[int, int]]] = [set() for _ in sizes]
     possible: list[set[tuple[int, int]]] = [set() for _ in sizes]
     outside: list[set[tuple[int, int]]] = [set() for _ in sizes]
@@ -630,7 +626,7 @@ def _fits(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
 
 
 def _decided(
-    path: Path, golds: Sequence[_Gold], sizes: Sequence[tuple[int, int]], given: int | None
+    path: Path, golds: Sequence[_Gold], sizes: Sequence[tuple[int, int]]
 ) -> tuple[Sequence[_Link], int]:
     """Returns the links in the numbering that fits the sentences best, and their index base.
 
@@ -644,16 +640,12 @@ def _decided(
       path: the gold file, for messages.
       golds: the links, once for each possible way of numbering the sentences.
       sizes: numbers of words of both sides of each pair.
-      given: the index base that a user names, or None.
 
     Raises:
       DataError: nothing fits, or the links fit better with the sides swapped; names the first
         violating links.
-      ValueError: `given` is neither 0 nor 1.
     """
-    if given not in (None, 0, 1):
-        raise ValueError(f"{path}: index_base is {given}; expected 0, 1 or None")
-    bases = [_base(path, gold, sizes, given) for gold in golds]
+    bases = [_base(path, gold, sizes) for gold in golds]
     misfits = [
         sum(not _agrees(link, sizes, base) for link in gold.links)
         for gold, base in zip(golds, bases)
@@ -662,7 +654,7 @@ def _decided(
     gold, base = golds[best], bases[best]
     if misfits.count(misfits[best]) > 1:
         _log.warning("%s: the links do not tell how sentences count; %s", path, gold.numbering)
-    _check_base(path, gold, sizes, base, (0, 1) if given is None else (given,))
+    _check_base(path, gold, sizes, base)
     _log.info("%s: words count from %d, %s", path, base, gold.numbering or "sentences in order")
     return gold.links, base
 
@@ -679,13 +671,11 @@ def _agrees(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
     return min(link.source, link.target) < 0 or _fits(link, sizes, base)
 
 
-def _base(path: Path, gold: _Gold, sizes: Sequence[tuple[int, int]], given: int | None) -> int:
+def _base(path: Path, gold: _Gold, sizes: Sequence[tuple[int, int]]) -> int:
     """Returns the index base that fits the lengths of the sentences; see `_decided`."""
     links = [link for link in gold.links if min(link.source, link.target) >= 0]
     if not links:
         raise DataError(f"{path}: no links in this file; download it again")
-    if given is not None:
-        return given
     against = [sum(not _agrees(link, sizes, base) for link in links) for base in (0, 1)]
     if gold.usual == 0 and _is_tolerable(against[0], len(links)):
         against[1] += sum(_is_null(link, 1) for link in links)
@@ -710,13 +700,7 @@ def _is_tolerable(outside: int, links: int) -> bool:
     return outside <= _MOST_OUTSIDE * links or outside == 1 < links
 
 
-def _check_base(
-    path: Path,
-    gold: _Gold,
-    sizes: Sequence[tuple[int, int]],
-    base: int,
-    bases: Sequence[int],
-) -> None:
+def _check_base(path: Path, gold: _Gold, sizes: Sequence[tuple[int, int]], base: int) -> None:
     """Raises DataError if too many links of a gold file do not fit the chosen index base.
 
     Args:
@@ -724,14 +708,13 @@ def _check_base(
       gold: its links.
       sizes: numbers of words of both sides of each pair.
       base: the chosen index base.
-      bases: the index bases that were possible.
     """
     links = [link for link in gold.links if min(link.source, link.target) >= 0]
-    outside = {x: [link for link in links if not _agrees(link, sizes, x)] for x in bases}
+    outside = {x: [link for link in links if not _agrees(link, sizes, x)] for x in (0, 1)}
     if not outside[base]:
         return
     swapped = [dataclasses.replace(link, source=link.target, target=link.source) for link in links]
-    after_swap = min(sum(not _agrees(link, sizes, x) for link in swapped) for x in bases)
+    after_swap = min(sum(not _agrees(link, sizes, x) for link in swapped) for x in (0, 1))
     _check_outside(path, len(links), outside, sizes, len(outside[base]), after_swap)
 
 

@@ -106,9 +106,7 @@ def word_links(phrase: Phrase, language1: str, language2: str) -> list[tuple[int
     return sorted({link for left, right in zip(*sides) for link in itertools.product(left, right)})
 
 
-def phrases(
-    config: CldrConfig, split: str, count: int, start: int = 0, unique: bool = False
-) -> Iterator[Phrase]:
+def phrases(config: CldrConfig, split: str, count: int, start: int = 0) -> Iterator[Phrase]:
     """Yields `count` phrases of the multi-way corpus, in all `config.languages`.
 
     Args:
@@ -117,17 +115,14 @@ def phrases(
         count: Number of phrases.
         start: Index of the first phrase in the corpus; the phrase of an index does not depend on
             `start` or `count`.
-        unique: Whether to skip phrases whose concepts, in any order, already occurred in this call.
-            Retrieval needs unique phrases, because equal texts are indistinguishable.
 
     Raises:
         ValueError: The split is unknown, the languages have too few names in common, or there are
-            too few phrases for the split or too few unique phrases.
+            too few phrases for the split.
     """
     speakers = {language: Speaker.of(language) for language in config.languages}
     drawing = _draw(config, config.languages, split, "phrases", start)
-    chosen = _without_repeats(drawing) if unique else drawing
-    for message in itertools.islice(chosen, count):
+    for message in itertools.islice(drawing, count):
         utterances = {language: speaker.say(message) for language, speaker in speakers.items()}
         yield Phrase(
             message.kind,
@@ -214,12 +209,12 @@ def _rotated(message: Message, turns: int) -> Message:
     return message._replace(concepts=message.concepts[turns:] + message.concepts[:turns])
 
 
-def available_kinds(languages: Sequence[str], distinct_names: bool = True) -> tuple[str, ...]:
+def available_kinds(languages: Sequence[str]) -> tuple[str, ...]:
     """Returns the kinds for which `languages` have enough common names, with lists of up to 5."""
     kinds = []
     for kind in KINDS:
         try:
-            config = CldrConfig(tuple(languages), kinds=(kind,), distinct_names=distinct_names)
+            config = CldrConfig(tuple(languages), kinds=(kind,))
             _stock(config, config.languages)
         except NamesMissing:
             continue
@@ -277,29 +272,6 @@ def _draw(
                 "`inventory` or `list_size`, or lower `heldout_every`"
             )
         yield message
-
-
-def _without_repeats(messages: Iterator[Message]) -> Iterator[Message]:
-    """Yields the messages whose concepts, in any order, have not occurred before.
-
-    Raises:
-        ValueError: `_MOST_TRIES` consecutive messages were repeats.
-    """
-    seen: set[tuple[str, ...]] = set()
-    repeats = 0
-    for message in messages:
-        key = tuple(sorted(message.concepts))
-        if key not in seen:
-            seen.add(key)
-            repeats = 0
-            yield message
-            continue
-        repeats += 1
-        if repeats == _MOST_TRIES:
-            raise ValueError(
-                f"cldr: found only {len(seen)} unique phrases; request fewer, or raise "
-                "`inventory` or `list_size`"
-            )
 
 
 @functools.lru_cache(maxsize=1 << 17)
