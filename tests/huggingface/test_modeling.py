@@ -255,6 +255,27 @@ def test_half_precision(tmp_path, dtype, attention):
     close(logits.float(), expected, atol=32 * torch.finfo(dtype).eps, rtol=0.05)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_masks_in_every_precision(dtype, attention):
+    """Also for a query that may attend to nothing, and whose scores are all negative."""
+    model = model_of(modeling.XLMEModel)
+    for layer in model.encoder.layer:
+        layer.attention.self.query.bias.data.fill_(4)
+        layer.attention.self.key.bias.data.fill_(-4)
+    batch = inputs()
+    batch["attention_mask"] = torch.ones(3, 20, 20, dtype=torch.long).tril()
+    expected = model(**batch)[0]
+    batch["attention_mask"][:, 19] = 0
+    model.set_attn_implementation(attention)
+    states = model.to(dtype)(**batch)[0]
+    assert states.dtype == dtype and torch.isfinite(states).all()
+    if dtype == torch.float64:
+        close(states[:, :19].float(), expected[:, :19])
+
+
 @pytest.mark.parametrize("device_map", ["auto", {"": "cpu"}, {"": "disk"}])
 def test_device_map(tmp_path, device_map):
     pytest.importorskip("accelerate", reason="places the weights")

@@ -163,19 +163,24 @@ class Attention(nn.Module):
         q, k, v = (
             self._split(part(x)) for part in (projections.query, projections.key, projections.value)
         )
+        # At least float32.
+        exact = torch.promote_types(q.dtype, torch.float32)
         if bias is None:
-            added = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device)
+            added = torch.zeros(allowed.shape, dtype=exact, device=q.device)
         else:
-            added = bias.float()
+            added = bias.to(exact)
             if config.relative_bias == "gated":
                 added = added * self.gate(q if config.gate_input == "query" else self._split(x))
-        added = added.masked_fill(~allowed, torch.finfo(q.dtype).min).to(q.dtype)
+        # Half of the range: its sum with a negative score must not be -inf, because a query that may
+        # attend to nothing would get NaN.
+        hidden = max(torch.finfo(q.dtype).min, torch.finfo(torch.float32).min) / 2
+        added = added.masked_fill(~allowed, hidden).to(q.dtype)
         rate = config.attention_probs_dropout_prob if self.training else 0.0
         weights = None
         # scaled_dot_product_attention has no weights to return.
         if output_attentions or config._attn_implementation == "eager":
             scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + added
-            probabilities = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+            probabilities = scores.softmax(-1, dtype=exact).to(q.dtype)
             mixed = nn.functional.dropout(probabilities, rate, self.training) @ v
             weights = probabilities if output_attentions else None
         else:
