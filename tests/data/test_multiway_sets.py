@@ -11,6 +11,18 @@ from xlme_jax.data.text.reading import DataError, ReadReport
 ENGLISH, SWAHILI = ("one", "two", "three"), ("moja", "mbili", "tatu")
 
 
+def table(path, rows):
+    """Writes rows as JSON Lines or Parquet, by the name of the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def write(folder, files):
     for name, content in files.items():
         path = folder / name
@@ -21,7 +33,8 @@ def write(folder, files):
 
 def jsonl(code, texts):
     language, script = code.split("_")
-    rows = ({"id": i, "iso_639_3": language, "iso_15924": script, "glottocode": "x", "text": x}
+    rows = ({"id": i, "iso_639_3": language, "iso_15924": script, "glottocode": "x", "text": x,
+             "domain": "wikinews", "topic": "health"}
             for i, x in enumerate(texts, 1))  # fmt: skip
     return [json.dumps(row) for row in rows]
 
@@ -128,7 +141,7 @@ def test_varieties_of_a_language_stay_apart(tmp_path):
         (
             "ntrex",
             {"newstest2019-src.eng": ENGLISH},
-            "no files of ntrex, test .*newstest2019-src",
+            "no files of ntrex, test .*newstest2019-ref",
         ),
         ("flores", {"dev/eng_Latn.dev": ENGLISH}, "no files of flores, test .it has the split val"),
         (
@@ -147,14 +160,22 @@ def test_varieties_of_a_language_stay_apart(tmp_path):
             "row 1: swh_Latn in the file of eng_Latn",
         ),
         ("flores", {"devtest/eng_Latn.jsonl": ENGLISH}, "line 1: not a JSON object"),
-        ("flores", {"devtest/eng_Latn.jsonl": ['{"id": 1}']}, "row 1: no id and text, but id"),
-        ("tico19", {"test/test.en-sw.tsv": ["en\tsw\ta"]}, "line 1: expected sourceLang, targetLa"),
+        (
+            "flores",
+            {"devtest/eng_Latn.jsonl": ['{"id": 1}']},
+            "row 1: no text and no iso_639_3 .* but id",
+        ),
+        ("tico19", {"test/test.en-sw.tsv": ["en\tsw\ta"]}, "line 1: 3 cells instead of sourceLa"),
         (
             "tico19",
-            {"test/test.en-sw.tsv": tico("sw", SWAHILI) + tico("fr", SWAHILI)},
-            "line 6: expected .* of en-sw",
+            {"test/test.en-sw.tsv": tico("sw", SWAHILI) + tico("fr", SWAHILI)[1:]},
+            "row 5: en-fr in the file of en-sw",
         ),
-        ("tico19", {"test/test.en-sw.tsv": tico("sw", SWAHILI) * 2}, "row 6: the id .* again"),
+        (
+            "tico19",
+            {"test/test.en-sw.tsv": tico("sw", SWAHILI) * 2},
+            "row 5: sourceLang-targetLang in",
+        ),
     ],
 )
 def test_other_files_are_refused_by_name(tmp_path, name, files, message):
@@ -167,3 +188,70 @@ def test_a_file_of_no_language_is_left_out_and_counted(tmp_path):
     report = ReadReport()
     assert list(multiway_sets.read("ntrex", write(tmp_path, files), "test", report)) == ["en"]
     assert report.skipped == {"sentence of the unknown language 'qqx'": 3}
+
+
+def read(name, folder, split="test"):
+    report = ReadReport()
+    return multiway_sets.read(name, folder, split, report), report
+
+
+def test_a_clone_of_ntrex_is_read(tmp_path):
+    """Its lines end in CRLF, two dialects lie beside the others, and Spanish is there twice."""
+    codes = ("src.eng", "ref.eng-US", "ref.fuc", "ref.shi", "ref.srp-Latn", "ref.zho-CN", "ref.nld")
+    write(tmp_path, {f"NTREX-128/newstest2019-{x}.txt": "one\r\ntwo\r\n" for x in codes})
+    (tmp_path / "NTREX-128/newstest2019-ref.spa.txt").write_bytes(b"\xef\xbb\xbfuno\r\ndos\r\n")
+    write(tmp_path, {"NTREX-128/newstest2019-ref-2.spa.txt": "otro\r\ndos\r\n"})
+    for code in ("gsw-BE", "gsw-ZH"):
+        write(tmp_path, {f"NTREX-additional/newstest2019-ref.{code}.txt": "eis\r\nzwei\r\n"})
+    sentences, report = read("ntrex", tmp_path)
+    tags = ["en", "en-US", "es", "ff", "gsw", "nl", "shi", "sr-Latn", "zh"]
+    assert list(sentences) == tags and sentences["es"] == ("uno", "dos")
+    assert report.skipped == {"sentence of the unknown language 'gsw-ZH'": 2}
+
+
+CODES = {
+    "shi_Tfng": "shi",
+    "cmn_Hans": "zh",
+    "zho_Hant": "zh-Hant",
+    "cat_Latn_vale1252": "ca",
+    "nds_Latn": "nds",
+    "eng_Latn": "en",
+}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_codes_of_flores_plus_are_languages(tmp_path, suffix):
+    for code in CODES:
+        rows = [json.loads(row) for row in jsonl("_".join(code.split("_")[:2]), ENGLISH)]
+        table(tmp_path / f"devtest/{code}.{suffix}", rows)
+    assert set(read("flores", tmp_path)[0]) == set(CODES.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "message"),
+    [
+        ("ntrex", {"newstest2019-src.eng.txt": ENGLISH, "newstest2019-ref.swa.txt": ""},
+         "ref.swa.txt: empty; download it again"),
+        ("flores", {"devtest/eng_Latn.jsonl": ""}, "eng_Latn.jsonl: empty"),
+        ("tico19", {"test/test.en-sw.tsv": ""}, "test.en-sw.tsv: empty"),
+        ("tico19", {"test/test.en-sw.tsv": tico("sw", SWAHILI)[:1]}, "test.en-sw.tsv: empty"),
+        ("tico19", {"all.en-sw.tsv": tico("sw", SWAHILI)}, "no files of tico19, test .*split all"),
+        ("tico19", {"test/test.en-sw.tsv": [x.replace("ID", "") for x in tico("sw", SWAHILI)]},
+         "row 2: no stringID, but sourceLang"),
+    ],
+)  # fmt: skip
+def test_empty_and_incomplete_files_are_refused_by_name(tmp_path, name, files, message):
+    with pytest.raises(DataError, match=message):
+        read(name, write(tmp_path, files))
+
+
+def test_marks_and_line_ends_of_windows_are_no_text(tmp_path):
+    rows = tico("sw", SWAHILI)
+    (tmp_path / "test").mkdir()
+    content = "\ufeff" + "".join(f"{row}\r\n" for row in rows)
+    (tmp_path / "test/test.en-sw.tsv").write_text(content, newline="")
+    assert read("tico19", tmp_path)[0] == {"en": ENGLISH, "sw": SWAHILI}
+    content = "\ufeff" + "".join(f"{row}\r\n" for row in jsonl("swh_Latn", SWAHILI))
+    (tmp_path / "devtest").mkdir()
+    (tmp_path / "devtest/swh_Latn.jsonl").write_text(content, newline="")
+    assert read("flores", tmp_path)[0] == {"sw": SWAHILI}

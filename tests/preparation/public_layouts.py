@@ -30,6 +30,8 @@ def document(language, number):
     return "\n".join(sentence(language, number + i) for i in range(3))
 
 
+FLORES_PLUS = {"iso_639_3": "swh", "iso_15924": "Latn", "domain": "wikinews", "topic": "health"}
+ANSWERS = {f"mc_answer{number}": "a" for number in range(1, 5)}
 DOCUMENTS = {code: [document(code, i) for i in range(12)] for code in WORDS}
 PAIRS = [(sentence("en", i), sentence("sw", i)) for i in range(12)]
 
@@ -374,10 +376,18 @@ LAYOUTS = {
         EVALUATION,
     ),
     "flores-plus": (
-        at(documents(iso_639_3="swh", iso_15924="Latn"), "devtest/swh_Latn.parquet"),
+        at(documents(**FLORES_PLUS), "devtest/swh_Latn.parquet", "dev/swh_Latn.jsonl"),
         EVALUATION,
     ),
-    "ntrex-128": (lambda folder: wide(folder, "newstest2019-ref.{language}.txt"), EVALUATION),
+    "ntrex-128": (
+        both(
+            lambda folder: wide(folder, "NTREX-128/newstest2019-ref.{language}.txt"),
+            lambda folder: wide(folder, "NTREX-128/newstest2019-ref-2.{language}.txt"),
+            lambda folder: lines(folder / "NTREX-additional/newstest2019-ref.gsw-ZH.txt", ["x"]),
+            lambda folder: lines(folder / "DOCUMENT_IDS.tsv", ["bbc.381790"] * 12),
+        ),
+        EVALUATION,
+    ),
     "tico-19": (
         at(
             lambda path: table(
@@ -411,11 +421,14 @@ LAYOUTS = {
         EVALUATION,
     ),
     "belebele": (
-        at(documents("flores_passage", question="q", mc_answer1="a"), "data/swh_Latn.jsonl"),
+        at(documents("flores_passage", link="u", question="q", **ANSWERS), "data/swh_Latn.jsonl"),
         EVALUATION,
     ),
     "massive": (
-        at(documents("utt", intent="x", partition="train"), "1.1/data/sw-KE.jsonl"),
+        at(
+            documents("utt", locale="sw-KE", partition="train", intent="x", annot_utt="y"),
+            "1.1/data/sw-KE.jsonl",
+        ),
         EVALUATION,
     ),
     "taxi1500": (

@@ -70,6 +70,16 @@ def test_layouts_are_read_right_or_refused(name, tmp_path):
             assert {len(x) for x in texts.values()} == set(expected.values())
 
 
+def test_a_set_without_names_of_columns_is_left_out_and_not_read(tmp_path):
+    """Taxi1500 as its authors distribute it."""
+    LAYOUTS["cc100"][0](tmp_path / "corpus")
+    rows = [f"55002024\tFaith\t{sentence('sw', i)}" for i in range(12)]
+    public_layouts.lines(tmp_path / "taxi1500/swh_data/swh_test.tsv", rows)
+    assert counts(tmp_path) == {"text_sw": 12, "text_hi": 12}
+    with pytest.raises(DataError, match=r"swh_test\.tsv: Taxi1500; .* only measured with"):
+        counts(tmp_path, include_parts=("evaluation",))
+
+
 # --- Hostile variants ---
 
 # Those of each way to read: a table in columns, lines, pairs in columns, two files, an archive.
@@ -221,7 +231,9 @@ def test_the_page_has_a_row_for_each_distribution():
     assert COMMANDS.keys() == {(row.title, row.example) for row in DISTRIBUTIONS}
 
 
-@pytest.mark.parametrize("row", DISTRIBUTIONS, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", {row.name: row for row in DISTRIBUTIONS}.values(), ids=lambda x: x.name
+)
 def test_documented_commands_read_their_distribution(row, tmp_path):
     write, expected = LAYOUTS[row.name]
     write(tmp_path)

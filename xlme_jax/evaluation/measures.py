@@ -1,8 +1,12 @@
 """The table of evaluations.
 
-A new measure is an entry here; a measure of another package is added by `registry.add`. A new
-metric of an existing benchmark goes elsewhere: its function and an entry of `METRICS` into
-`evaluation/scores.py`, and its name into the benchmark's entry in `data/benchmarks/catalogue.py`.
+A new measure is an entry here; a measure of another package is added by `registry.add`. Other
+additions go elsewhere:
+
+- a set of translations is an entry of `data/benchmarks/evaluation_layouts.py`; an entry here only
+  gives its measure a name in gin files;
+- a metric of an existing benchmark is a function and an entry of `METRICS` in
+  `evaluation/scores.py`, and its name in the benchmark's entry in `data/benchmarks/catalogue.py`.
 
 Classes are imported when they are used, so that a training run imports only its own evaluators.
 """
@@ -98,8 +102,11 @@ def _check_same(task: str, known: type[Measure], cls: type[Measure]) -> None:
 
 @functools.cache
 def _ours() -> dict[str, type[Measure]]:
-    """Returns {task: measure} of the table."""
+    """Returns {task: measure} of the table, and of all sets of translations."""
+    from xlme_jax.data.benchmarks import evaluation_layouts
     from xlme_jax.evaluation.measure import Measure
+    from xlme_jax.evaluation.multiway import measure_of
 
     ours = [cls for cls in classes().values() if issubclass(cls, Measure)]
+    ours += map(measure_of, evaluation_layouts.tasks())
     return {task: cls for cls in ours for task in cls.task_names()}

@@ -1,4 +1,4 @@
-"""Retrieval over many-to-many sets: FLORES, NTREX-128 and TICO-19, by language and family.
+"""Retrieval over many-to-many sets, such as FLORES and NTREX-128, by language and family.
 
 Each language's sentences are searched among those of a pivot, English, and the pivot's among those
 of the language; other pairs are searched on request. Figures are accuracy@1 with every readout, as
@@ -7,15 +7,16 @@ for Tatoeba, and, with the readouts without CSLS, the error of LASER's xsim, a s
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from xlme_jax.data import languages
-from xlme_jax.data.benchmarks import multiway_sets
+from xlme_jax.data.benchmarks import evaluation_layouts, multiway_sets
 from xlme_jax.data.benchmarks.parallel_sets import is_pair, languages_of_pair
 from xlme_jax.data.language_families import by_family, family
 from xlme_jax.data.text.reading import DataError, ReadReport
@@ -68,10 +69,10 @@ def _about(name: str, title: str) -> About:
 
 @dataclasses.dataclass(frozen=True)
 class Multiway(Measure):
-    """Sentence retrieval on a many-to-many set; subclasses name the set.
+    """Sentence retrieval on a many-to-many set; `measure_of` makes the class of a set.
 
     Attributes:
-      folder: folder with the set's files, as distributed (`data.benchmarks.multiway_sets.LAYOUTS`).
+      folder: folder with the set's files, as distributed (`data.benchmarks.evaluation_layouts`).
       languages: languages to search with the pivot, and pairs such as "fr-sw"; empty for all
         languages.
       pivot: language that is searched with all others.
@@ -259,25 +260,22 @@ class Multiway(Measure):
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Flores(Multiway):
-    """Sentence retrieval on FLORES+ or FLORES-200 (devtest); its fields are those of `Multiway`."""
+@functools.cache
+def measure_of(task: str) -> type[Multiway]:
+    """Returns the measure of a set of translations.
 
-    about: ClassVar[About] = _about("flores", "FLORES")
+    Args:
+      task: a task of `evaluation_layouts.tasks`, such as "ntrex"; its class is `Ntrex`.
+    """
+    title = evaluation_layouts.tasks()[task]
+    name = task.capitalize()
+    text = f"Sentence retrieval on {title}; its fields are those of `Multiway`."
+    members = {"__module__": __name__, "__doc__": text, "about": _about(task, title)}
+    return dataclasses.dataclass(frozen=True)(type(name, (Multiway,), members))
 
 
-@dataclasses.dataclass(frozen=True)
-class Ntrex(Multiway):
-    """Sentence retrieval on NTREX-128; its fields are those of `Multiway`."""
-
-    about: ClassVar[About] = _about("ntrex", "NTREX-128")
-
-
-@dataclasses.dataclass(frozen=True)
-class Tico19(Multiway):
-    """Sentence retrieval on TICO-19; its fields are those of `Multiway`."""
-
-    about: ClassVar[About] = _about("tico19", "TICO-19")
+# Those with a name in gin files (`measures.EVALUATORS`).
+Flores, Ntrex, Tico19 = map(measure_of, ("flores", "ntrex", "tico19"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,16 +1,23 @@
-"""The public distributions of text that `prepare --tasks=text` recognises: one row each.
+"""The public distributions of text that `prepare --tasks=text` recognises: a row for each form.
 
 A row says how the publisher of a distribution names its files and what the files contain, so that
 they are read as downloaded. `xlme_jax.preparation.distributions` applies the rows in order: a file
 belongs to the first row that fits both its path and its content. To add a corpus in a new format,
-see `xlme_jax.preparation.sources`.
+see `xlme_jax.preparation.sources`. The rows of sets to measure with are made from
+`xlme_jax.data.benchmarks.evaluation_layouts`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
+from collections.abc import Iterator
+
+from xlme_jax.data.benchmarks import evaluation_layouts
+from xlme_jax.data.benchmarks.evaluation_layouts import EVERY_LANGUAGE, EvaluationSet, SetFiles
+from xlme_jax.data.text.path_patterns import path_pattern
 
 TRAIN, DEV, TEST, REMOVED, NOISY, EVALUATION = (
     "train",
@@ -29,21 +36,6 @@ PARTS = {
     **dict.fromkeys(("noisy", "raw"), NOISY),
 }
 
-# Lookahead that excludes words of file names that look like language codes.
-_WORDS = r"(?!(?:dev|val|tst|src|trg|ref|raw|ids|txt)\b)"
-_LANGUAGE = rf"(?:{_WORDS}[a-z]{{2,3}}(?:[-_@][A-Za-z0-9]{{1,10}})*?|simple)"
-# {token in `Distribution.paths`: its regular expression}.
-_TOKENS = {
-    "<language>": rf"(?P<language>{_LANGUAGE})",
-    "<again>": r"(?P=language)",
-    "<side>": rf"(?P<side>{_LANGUAGE})",
-    "<pair>": rf"(?P<pair>{_LANGUAGE}-{_LANGUAGE})",
-    "<z>": r"(?:\.(?:gz|xz|zst|bz2))?",
-    "<n>": r"\d+",
-    "<file>": r"[^/]+",
-}
-_TOKEN = re.compile("|".join(rf"(?<!\?P){token}" for token in _TOKENS))
-
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
@@ -52,8 +44,8 @@ class Distribution:
     Attributes:
       name: Name in options and messages, such as "fineweb-2".
       title: Name in running text.
-      paths: Ends of the paths of the files, as regular expressions with tokens for languages
-        (`_TOKENS`). The groups `part` and `split` match words of `PARTS`; `side` and `role` say
+      paths: Ends of the paths of the files, as regular expressions with the tokens of
+        `path_patterns`. The groups `part` and `split` match words of `PARTS`; `side` and `role` say
         which text of a pair a file contains.
       example: Path of one file, as downloaded.
       format: How a file is read: a key of `folder_source.DOCUMENTS`, or a format of
@@ -98,18 +90,12 @@ class Distribution:
     @functools.cached_property
     def patterns(self) -> tuple[re.Pattern[str], ...]:
         """Patterns of whole paths, for `fullmatch`."""
-        return tuple(map(_pattern, self.paths))
+        return tuple(map(path_pattern, self.paths))
 
     @functools.cached_property
     def patterns_beside(self) -> tuple[re.Pattern[str], ...]:
         """Patterns of whole paths of files without text."""
-        return tuple(map(_pattern, self.beside))
-
-
-def _pattern(end: str) -> re.Pattern[str]:
-    """Returns a pattern of whole paths for the end of a path with tokens (`_TOKENS`)."""
-    end = _TOKEN.sub(lambda match: _TOKENS[match[0]], end)
-    return re.compile(rf"(?:.*/)?{end}", re.DOTALL)
+        return tuple(map(path_pattern, self.beside))
 
 
 _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE]-?\d+)?"
@@ -118,9 +104,6 @@ _BIBLE_LINE = (
     r"(?m)^(?:\d{8}[ \t]|(?:b\.)?[1-3]?[A-Za-z]{2,3}[ ._]\d+[.:_]\d+\t"
     r"|(?:\d\d[A-Z]|[1-3]?[A-Z]{2,3})\t\d+\t\d+\t)"
 )
-
-# Sets to measure with are known by their columns, whoever packed them.
-_LABELLED = r"<language>(?:[-_./]<file>){0,2}\.(?:parquet|arrow|jsonl?|tsv|csv)<z>"
 
 _TEXT = (
     Distribution(
@@ -580,125 +563,43 @@ _PAIRS = (
     ),
 )
 
-_EVALUATION = (
-    Distribution(
-        "flores-200",
-        "FLORES-200",
-        (r"(?:dev|devtest)/<language>\.(?P<part>dev|devtest)<z>",),
-        "flores200_dataset/devtest/swh_Latn.devtest",
-        "multiway",
-        is_evaluation=True,
-        beside=(r"metadata_(?:dev|devtest)\.tsv",),
-        licence="CC BY-SA 4.0",
-        citation="NLLB Team, 2022, No Language Left Behind",
-        url="https://github.com/facebookresearch/flores",
-    ),
-    Distribution(
-        "flores-plus",
-        "FLORES+",
-        (_LABELLED,),
-        "devtest/swh_Latn.parquet",
-        "table",
-        columns=("text", "iso_639_3"),
-        text=("text",),
-        is_evaluation=True,
-        licence="CC BY-SA 4.0",
-        citation="NLLB Team, 2022, No Language Left Behind",
-        url="https://huggingface.co/datasets/openlanguagedata/flores_plus",
-    ),
-    Distribution(
-        "ntrex-128",
-        "NTREX-128",
-        (r"newstest2019-(?:src|ref)\.<language>\.txt<z>",),
-        "NTREX-128/newstest2019-ref.swa.txt",
-        "multiway",
-        is_evaluation=True,
-        beside=(r"DOCUMENT_IDS\.tsv", r"LANGUAGES\.tsv"),
-        licence="CC BY-SA 4.0",
-        citation="Federmann et al., 2022, NTREX-128",
-        url="https://github.com/MicrosoftTranslator/NTREX",
-    ),
-    Distribution(
-        "tico-19",
-        "TICO-19",
-        (r"(?:<file>[._])?<pair>\.(?:tsv|csv|parquet|jsonl)<z>",),
-        "test/test.en-sw.tsv",
-        "table_pairs",
-        columns=("sourceString", "targetString"),
-        text=("sourceString", "targetString"),
-        is_evaluation=True,
-        beside=(r"(?:dev|test)\.ids",),
-        licence="CC0 1.0",
-        citation="Anastasopoulos et al., 2020, TICO-19",
-        url="https://tico-19.github.io",
-    ),
-    Distribution(
-        "sib-200",
-        "SIB-200",
-        (_LABELLED,),
-        "data/annotated/swh_Latn/train.tsv",
-        "table",
-        columns=("index_id", "category", "text"),
-        text=("text",),
-        is_evaluation=True,
-        beside=(r"labels\.txt",),
-        licence="CC BY-SA 4.0",
-        citation="Adelani et al., 2024, SIB-200",
-        url="https://github.com/dadelani/sib-200",
-    ),
-    Distribution(
-        "belebele",
-        "Belebele",
-        (_LABELLED,),
-        "data/swh_Latn.jsonl",
-        "table",
-        columns=("flores_passage", "question"),
-        text=("flores_passage",),
-        is_evaluation=True,
-        licence="CC BY-SA 4.0",
-        citation="Bandarkar et al., 2024, The Belebele Benchmark",
-        url="https://huggingface.co/datasets/facebook/belebele",
-    ),
-    Distribution(
-        "massive",
-        "MASSIVE",
-        (_LABELLED,),
-        "1.1/data/sw-KE.jsonl",
-        "table",
-        columns=("utt", "intent"),
-        text=("utt",),
-        is_evaluation=True,
-        licence="CC BY 4.0",
-        citation="FitzGerald et al., 2023, MASSIVE",
-        url="https://github.com/alexa/massive",
-    ),
-    Distribution(
-        "taxi1500",
-        "Taxi1500",
-        (_LABELLED,),
-        "swh_Latn/swh_Latn_train.tsv",
-        "table",
-        columns=("classification", "verse"),
-        text=("verse",),
-        is_evaluation=True,
-        licence="research use",
-        citation="Ma et al., 2023, Taxi1500",
-        url="https://github.com/cisnlp/Taxi1500",
-    ),
-    Distribution(
-        "taxi1500-raw",
-        "Taxi1500 raw text",
-        (r"<language>/taxi1500/<file>\.arrow",),
-        "swh_Latn/taxi1500/dataset.arrow",
-        "table",
-        columns=("text", "lang_script"),
-        text=("text",),
-        is_evaluation=True,
-        licence="mixed, see its card",
-        citation="Ma et al., 2023, Taxi1500",
-        url="https://huggingface.co/datasets/cis-lmu/Taxi1500-RawData",
-    ),
-)
+
+def _rows_of(known: EvaluationSet) -> Iterator[Distribution]:
+    """Yields a row for each form of the files of an evaluation set."""
+    for files in (files for files in known.files if not files.is_corpus):
+        yield Distribution(
+            known.name,
+            known.title,
+            files.paths,
+            known.example,
+            _format(files),
+            columns=() if files.header else _columns(files),
+            start=rf"\A(?:# .*\n)*{files.line}" if files.line else "",
+            text=files.text,
+            is_evaluation=True,
+            beside=known.beside,
+            advice="its columns have no names, or it has several languages, so that it is only "
+            "measured with",
+            licence=known.licence,
+            citation=known.citation,
+            url=known.url,
+        )
+
+
+def _columns(files: SetFiles) -> tuple[str, ...]:
+    names = (*files.text, *files.columns, files.unit)
+    return tuple(name for name in names if name not in ("", EVERY_LANGUAGE))
+
+
+def _format(files: SetFiles) -> str:
+    """Returns the format of files of an evaluation set for those who train on them."""
+    if not files.text:
+        return "multiway"
+    path = "".join(files.paths)
+    if files.header or not ("<language>" in path or "<pair>" in path):
+        return ""
+    return "table_pairs" if "<pair>" in path else "table"
+
 
 _ARCHIVES = (
     Distribution(
@@ -711,4 +612,9 @@ _ARCHIVES = (
     ),
 )
 
-DISTRIBUTIONS: tuple[Distribution, ...] = (*_ARCHIVES, *_EVALUATION, *_TEXT, *_PAIRS)
+DISTRIBUTIONS: tuple[Distribution, ...] = (
+    *_ARCHIVES,
+    *itertools.chain.from_iterable(map(_rows_of, evaluation_layouts.SETS)),
+    *_TEXT,
+    *_PAIRS,
+)

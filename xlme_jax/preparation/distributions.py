@@ -73,7 +73,8 @@ class FileOfDistribution:
       path: The file.
       distribution: Distribution that the file belongs to.
       languages: Canonical tags of the text: one language, or the two of a pair in the order of the
-        file's name. Empty if the name says that the text is in no language.
+        file's name; "" if the name tells none. Empty if the name says that the text is in no
+        language.
       part: "train", "dev", "test", "noisy" or "removed", or "evaluation" for all parts of a set
         that is made to measure with.
       side: Number of the text of a pair that the file contains, 0 or 1; None: the file contains
@@ -210,17 +211,9 @@ def _matched(
     Returns:
       The recognised file; None if a word that must be a language or a pair is none.
     """
-    words = [word for word in (names.get("part"), names.get("split")) if word]
-    parts = [PARTS[word] for word in words]
-    if (
-        not parts
-        and row.format in ("moses", "zip", "tmx")
-        and (held := _HELD_OUT.search(path.name))
-    ):
-        parts = [DEV if held[1] else TEST]
-    part = EVALUATION if row.is_evaluation else max(parts or [TRAIN], key=_ORDER.index)
+    part = _part(row, path, names)
     side: int | None = None
-    if not row.format:
+    if not row.format and not row.is_evaluation:
         return FileOfDistribution(path, row, ("",), part)
     if names.get("pair"):
         pair = _pair(names["pair"] or "")
@@ -238,10 +231,27 @@ def _matched(
     if code in _NO_LANGUAGE:
         return FileOfDistribution(path, row, (), part)
     tag = _tag(code)
+    if tag is None and row.is_evaluation:
+        # No training text, whatever its language: NTREX-128 has German of a canton, "gsw-ZH".
+        return FileOfDistribution(path, row, ("",) if not code else (), part)
     if tag is None:
         return None
     role = names.get("role")
     return FileOfDistribution(path, row, (tag,), part, None if role is None else int(role != "src"))
+
+
+def _part(row: Distribution, path: Path, names: dict[str, str | None]) -> str:
+    """Returns the part of a distribution that a file belongs to; see `_matched`."""
+    if row.is_evaluation:
+        return EVALUATION
+    parts = [PARTS[word] for word in (names.get("part"), names.get("split")) if word]
+    if (
+        not parts
+        and row.format in ("moses", "zip", "tmx")
+        and (held := _HELD_OUT.search(path.name))
+    ):
+        parts = [DEV if held[1] else TEST]
+    return max(parts or [TRAIN], key=_ORDER.index)
 
 
 def _tag(code: str) -> str | None:
@@ -285,7 +295,8 @@ class _Contents:
             return False
         if not row.columns and not row.start:
             return True
-        key = (row.name, file.path.parent, file.languages, file.part, file.side)
+        # The forms of an evaluation set are rows of one name.
+        key = (id(row), file.path.parent, file.languages, file.part, file.side)
         if key not in self._fits:
             self._fits[key] = _has_contents(row, file.path)
         return self._fits[key]

@@ -254,8 +254,8 @@ def _read(evaluation: EvaluationDigests, name: str, file: Path) -> None:
     texts = _Texts()
     problems: list[str] = []
     known = evaluation_sets.recognized(name, file)
-    if known and not known.has_text:
-        evaluation.about[name] = known.name
+    if known and not known.files:
+        evaluation.about[name] = known.title
         return
     try:
         for text in evaluation_sets.texts(known, file, problems):
@@ -265,7 +265,7 @@ def _read(evaluation: EvaluationDigests, name: str, file: Path) -> None:
     if problems:
         evaluation.unread[name] = "; ".join(problems)
     if known:
-        evaluation.sets[name] = known.name
+        evaluation.sets[name] = known.title
     if texts.digests:
         evaluation[name] = np.unique(np.array(texts.digests, np.uint64))
         evaluation.grams[name] = texts.grams()

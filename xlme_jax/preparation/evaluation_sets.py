@@ -1,9 +1,9 @@
-"""Evaluation sets as they are distributed, and which of their columns are text.
+"""Reads the text of evaluation sets, and nothing beside it.
 
-Of a file of a set in the table, only the columns with text are read, so that ids, labels and
-addresses are no evaluation text. All other files are read by `evaluation_files`, in every form that
-may be text. A set is recognised by the names of its columns, or without such names by the names of
-its files.
+Of a file of a set in `xlme_jax.data.benchmarks.evaluation_layouts`, only the columns with text are
+read, so that ids, labels and addresses are no evaluation text. All other files are read by
+`evaluation_files`, in every form that may be text. A set is recognised by the names of its columns,
+or without such names by the names of its files.
 """
 
 from __future__ import annotations
@@ -14,63 +14,38 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from xlme_jax.data import languages
+from xlme_jax.data.benchmarks import evaluation_layouts
+from xlme_jax.data.benchmarks.evaluation_layouts import EVERY_LANGUAGE, SetFiles
 from xlme_jax.data.text import columnar
 from xlme_jax.data.text.decompression import DataError, strip_compression
+from xlme_jax.data.text.path_patterns import path_pattern
 from xlme_jax.preparation import evaluation_files
 from xlme_jax.storage.sealed_json import parse
 
+_TABLES = (".parquet", ".jsonl", ".json", ".tsv")
+# Files about a set, which are no text of it: texts on the web have the same licences.
+_ABOUT = re.compile(r"(?i:.*/(?:readme|licen[cs]e|citation)(?:\.\w+)?)")
+
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationSet:
-    """Files of one form of an evaluation set.
+class FileOfSet:
+    """What a file of an evaluation set is.
 
     Attributes:
-      name: Name of the set.
-      files: Regular expression for the end of a file's path, without the suffix of a compression.
-      text: Columns with text: names in a header, keys of JSON or columns of Parquet, or numbers if
-        there is no header. None: lines, in all their forms.
-      columns: Further columns that a file of the set must have.
-      line: Regular expression for the first line of a file without header.
-      has_text: Whether the files have evaluation text at all.
+      title: Name of the set.
+      files: Its form; None for a file about the set, which has no evaluation text.
+      text: Columns with text: names, or numbers of TSV without a header. Empty: lines, in all their
+        forms.
     """
 
-    name: str
-    files: str
+    title: str
+    files: SetFiles | None
     text: tuple[str, ...] | tuple[int, ...] = ()
-    columns: tuple[str, ...] = ()
-    line: str = ""
-    has_text: bool = True
 
 
-_TABLE = r"\.(?:tsv|jsonl|json|parquet)"
-_FLORES_CODE = r"[a-z]{3}_[A-Z][a-z]{3}(?:_\w+)?"
-_ANSWERS = ("mc_answer1", "mc_answer2", "mc_answer3", "mc_answer4")
-
-SETS = (
-    EvaluationSet("FLORES+", _TABLE, ("text",), ("iso_639_3", "iso_15924", "glottocode")),
-    EvaluationSet("FLORES-200", _TABLE, ("sentence",), ("URL", "domain", "topic")),
-    EvaluationSet("FLORES-200", rf"/{_FLORES_CODE}\.(?:dev|devtest)"),
-    EvaluationSet("FLORES+", rf"/(?:dev|devtest)\.{_FLORES_CODE}"),
-    EvaluationSet("FLORES-200", r"/metadata_(?:dev|devtest)\.tsv", has_text=False),
-    EvaluationSet("NTREX-128", r"/newstest2019-(?:src|ref)\.[\w-]+\.txt"),
-    EvaluationSet("NTREX-128", r"/(?:DOCUMENT_IDS|LANGUAGES)\.tsv", has_text=False),
-    EvaluationSet("TICO-19", _TABLE, ("sourceString", "targetString"), ("sourceLang", "stringID")),
-    EvaluationSet("TICO-19", r"/(?:dev|test)\.ids", has_text=False),
-    EvaluationSet("SIB-200", _TABLE, ("text",), ("index_id", "category")),
-    EvaluationSet("Belebele", _TABLE, ("flores_passage", "question", *_ANSWERS), ("link",)),
-    EvaluationSet("MASSIVE", _TABLE, ("utt",), ("locale", "intent", "annot_utt")),
-    # The number of a verse has the book, the chapter and the verse.
-    EvaluationSet("Taxi1500", _TABLE, ("verse",), ("id", "label")),
-    EvaluationSet("Taxi1500", _TABLE, ("verse",), ("id", "classification")),
-    EvaluationSet("Taxi1500", r"\.tsv", (2,), line=r"\d{8}\t[A-Za-z]+\t.*"),
-    EvaluationSet("Taxi1500", r"-x-bible[\w.-]*\.txt", (1,), line=r"\d{8}\t.*"),
-    # Files about a set, which are no text of it: texts on the web have the same licences.
-    EvaluationSet("a set", r"(?i:/(?:readme|licen[cs]e|citation)(?:\.\w+)?)", has_text=False),
-)
-
-
-def recognized(name: str, path: Path) -> EvaluationSet | None:
-    """Returns the set that a file belongs to, or None.
+def recognized(name: str, path: Path) -> FileOfSet | None:
+    """Returns what a file is in the set that it belongs to, or None if it belongs to none.
 
     Args:
       name: Path in the folder of evaluation files, as `archive.zip:path` for a file in an archive.
@@ -78,23 +53,52 @@ def recognized(name: str, path: Path) -> EvaluationSet | None:
         reports the error.
     """
     whole = "/" + strip_compression(name.replace(":", "/"))
-    candidates = [known for known in SETS if re.search(f"(?:{known.files})$", whole)]
-    if not candidates:
-        return None
-    try:
-        names, line = _beginning(whole, path)
-    except DataError:
-        return None
-    for known in candidates:
-        if known.line:
-            if re.fullmatch(known.line, line):
-                return known
-        elif names.issuperset((*known.text, *known.columns)):
-            return known
+    if _ABOUT.fullmatch(whole):
+        return FileOfSet("a set", None)
+    is_table = whole.endswith(_TABLES)
+    columns: frozenset[str] | None = None
+    line = ""
+    for known in evaluation_layouts.SETS:
+        if any(path_pattern(end).fullmatch(whole) for end in known.beside):
+            return FileOfSet(known.title, None)
+        for files in known.files:
+            # Tables of known columns are of a set, whatever their names.
+            is_named = any(path_pattern(end).fullmatch(whole) for end in files.paths)
+            if not (is_table if evaluation_layouts.is_table(files) else is_named):
+                continue
+            if not files.text:
+                return FileOfSet(known.title, files)
+            if columns is None:
+                try:
+                    columns, line = _beginning(whole, path)
+                except DataError:
+                    return None
+            if text := _text_columns(files, columns, line):
+                return FileOfSet(known.title, files, text)
     return None
 
 
-def _beginning(name: str, path: Path) -> tuple[frozenset[str | int], str]:
+def _text_columns(
+    files: SetFiles, columns: frozenset[str], line: str
+) -> tuple[str, ...] | tuple[int, ...]:
+    """Returns the columns with text of a file (`FileOfSet.text`), () if it is no such file.
+
+    Args:
+      files: Form of files with columns.
+      columns: Names of the file's columns.
+      line: First line of the file.
+    """
+    if files.header:
+        is_such = re.fullmatch(files.line, line) is not None
+        return tuple(map(files.header.index, files.text)) if is_such else ()
+    if EVERY_LANGUAGE in files.text:
+        is_such = columns.issuperset((*files.columns, *filter(None, [files.unit])))
+        text = sorted(x for x in columns - {files.unit} if languages.is_language(x))
+        return tuple(text) if is_such else ()
+    return files.text if columns.issuperset((*files.text, *files.columns)) else ()
+
+
+def _beginning(name: str, path: Path) -> tuple[frozenset[str], str]:
     """Returns what a set is recognised by.
 
     Returns:
@@ -114,11 +118,11 @@ def _beginning(name: str, path: Path) -> tuple[frozenset[str | int], str]:
     return frozenset(line.split("\t")), line
 
 
-def texts(known: EvaluationSet | None, path: Path, problems: list[str]) -> Iterator[str]:
+def texts(known: FileOfSet | None, path: Path, problems: list[str]) -> Iterator[str]:
     """Yields the texts of a file: the columns with text of a known set, else all forms of text.
 
     Args:
-      known: Set that the file belongs to; None: no known set.
+      known: What the file is in its set; None: it is of no known set.
       path: The file, compressed or not.
       problems: List to which a sentence is added about rows that lack a column, or other parts that
         cannot be read.
@@ -142,7 +146,7 @@ def _decoded(cell: bytes) -> str:
     return cell.decode(errors="replace")
 
 
-def _objects(known: EvaluationSet, path: Path, problems: list[str]) -> Iterator[str]:
+def _objects(known: FileOfSet, path: Path, problems: list[str]) -> Iterator[str]:
     """Yields the texts of JSON Lines; see `texts`."""
     damaged = 0
     for line in filter(str.strip, evaluation_files.lines(path, problems)):
@@ -156,11 +160,11 @@ def _objects(known: EvaluationSet, path: Path, problems: list[str]) -> Iterator[
     _report_damaged(known, damaged, problems)
 
 
-def _cells(known: EvaluationSet, path: Path, problems: list[str]) -> Iterator[str]:
+def _cells(known: FileOfSet, path: Path, problems: list[str]) -> Iterator[str]:
     """Yields the cells with text of TSV, and cells with quotes also without them; see `texts`."""
     rows = (line.split("\t") for line in evaluation_files.lines(path, problems) if line.strip())
     numbers = known.text
-    if not known.line:
+    if any(isinstance(column, str) for column in numbers):
         header = next(row for row in rows if not row[0].startswith("# "))
         numbers = tuple(header.index(str(column)) for column in known.text)
     damaged = 0
@@ -177,8 +181,10 @@ def _cells(known: EvaluationSet, path: Path, problems: list[str]) -> Iterator[st
     _report_damaged(known, damaged, problems)
 
 
-def _report_damaged(known: EvaluationSet, damaged: int, problems: list[str]) -> None:
+def _report_damaged(known: FileOfSet, damaged: int, problems: list[str]) -> None:
     """Adds a sentence about damaged rows to `problems`, if there are any."""
     if damaged:
         columns = ", ".join(map(str, known.text))
-        problems.append(f"{damaged:,} rows of {known.name} lack text in {columns}; repair the file")
+        problems.append(
+            f"{damaged:,} rows of {known.title} lack text in {columns}; repair the file"
+        )

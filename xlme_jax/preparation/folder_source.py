@@ -164,7 +164,7 @@ class PublicText(Source):
         files: list[FileOfDistribution] = []
         for folder in _folders(config):
             survey = distributions.survey(folder)
-            _check(folder, survey)
+            _check(folder, survey, parts)
             _tell(folder, survey, parts)
             files += [file for file in survey.files if file.part in parts]
         names = ", ".join(map(str, _folders(config)))
@@ -233,13 +233,15 @@ def _parts(config: PrepareConfig) -> tuple[str, ...]:
     return (TRAIN, *given)
 
 
-def _check(folder: Path, survey: Survey) -> None:
+def _check(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
     """Raises DataError if a file is unknown or cannot be read as it is, or there is no file.
+
+    A file of a part that is left out need not be readable.
 
     For an unknown file, the message says what to do (`_remedy_for_unknown`).
     """
     for file in survey.files:
-        if not file.distribution.format:
+        if not file.distribution.format and file.part in parts:
             target = file.path.parent / file.path.name.partition(".")[0]
             command = f": mkdir {target} && tar -xf {file.path} -C {target}, and move the archive"
             raise DataError(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xlme_jax.data.benchmarks import featurize
+from xlme_jax.data.benchmarks import evaluation_layouts, featurize
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, benchmark
 from xlme_jax.data.benchmarks.examples import (
     Answer,
@@ -70,9 +70,7 @@ _FOLDERS = {
     "belebele": ("Belebele",),
     **_MULTILINGUAL,
     **{f"{name}_probe": (name, *folders) for name, folders in _MULTILINGUAL.items()},
-    "flores": ("flores_plus", "flores200_dataset", "flores101_dataset"),
-    "ntrex": ("NTREX-128", "NTREX"),
-    "tico19": ("tico-19", "tico19-testset"),
+    **evaluation_layouts.folders(),
     **{name: (folder, f"glue/{folder}") for name, folder in _GLUE.items()},
 }
 

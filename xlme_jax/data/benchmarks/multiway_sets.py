@@ -1,25 +1,28 @@
-"""Readers of many-to-many parallel evaluation sets: FLORES, NTREX-128 and TICO-19, as distributed.
+"""Reads many-to-many parallel evaluation sets, such as FLORES, NTREX-128 and TICO-19.
 
-A folder may contain the files themselves or the folders that an archive unpacks to; `_FORMS` lists
-the names that are recognised.
+The sets and the names of their files are in `evaluation_layouts`. A folder may contain the files
+themselves or the folders that an archive unpacks to.
 
 Example:
-    >>> sorted(LAYOUTS)
+    >>> sorted(evaluation_layouts.tasks())
     ['flores', 'ntrex', 'tico19']
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from xlme_jax.data import languages
+from xlme_jax.data.benchmarks import evaluation_layouts
+from xlme_jax.data.benchmarks.evaluation_layouts import EVERY_LANGUAGE, SetFiles
 from xlme_jax.data.text import columnar
 from xlme_jax.data.text.decompression import strip_compression
+from xlme_jax.data.text.path_patterns import path_pattern
 from xlme_jax.data.text.reading import (
     DataError,
     ReadReport,
@@ -30,136 +33,32 @@ from xlme_jax.data.text.reading import (
 )
 from xlme_jax.storage.sealed_json import parse
 
-# {id of a unit: its text}; lines are numbered from 1.
+# {id of a unit: its text}; lines and rows are numbered from 1.
 Units = dict[str, str]
-# (language as spelled in the file or its name, its units)
-_Side = tuple[str, Units]
 
-_SPLITS = {"dev": "validation", "devtest": "test", "test": "test"}
-_LANGUAGE = r"(?P<language>[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]+)*)"
-_FLORES_SPLIT = r"(?P<split>dev|devtest)"
-_TICO_COLUMNS = ("sourceLang", "targetLang", "sourceString", "targetString", "stringID")
-
-LAYOUTS: Mapping[str, str] = {
-    "flores": (
-        "devtest/swh_Latn.devtest (FLORES-200), devtest/devtest.swh_Latn, devtest/swh_Latn.jsonl "
-        "or .parquet (FLORES+), swh_Latn/devtest-00000-of-00001.parquet"
-    ),
-    "ntrex": "newstest2019-src.eng.txt and newstest2019-ref.swa.txt",
-    "tico19": "test/test.en-sw.tsv",
-}
-"""{set: names of its files}."""
+# {word of a publisher for a part of a set: the split}; other words are splits of their own.
+_SPLITS = {"dev": "validation", "devtest": "test"}
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Form:
-    """The names and the reader of the files of a distribution.
+class _File:
+    """A file of a set.
 
     Attributes:
-      name: key of `LAYOUTS`.
-      path: regular expression of a path without suffixes of compression, in any folder; has the
-        groups "language" and "split" if the path tells them.
-      read: function of (file, its language or "", report) that yields the units of each language in
-        the file.
+      path: The file.
+      form: What it is.
+      split: Part of the set that it belongs to.
+      language: Its language, as its path spells it, or "".
+      is_pair: Whether its path names a pair of languages.
     """
 
-    name: str
-    path: str
-    read: Callable[[Path, str, ReadReport], Iterator[_Side]]
-
-
-def _lines(path: Path, language: str, report: ReadReport) -> Iterator[_Side]:
-    """Yields the language of a file and its sentences, one per line."""
-    lines = aligned_lines(read_blocks(path), str(path), report)
-    yield language, {str(n): _text(line, path, n) for n, line in enumerate(lines, 1)}
-
-
-def _rows(path: Path, language: str, report: ReadReport) -> Iterator[_Side]:
-    """Yields the language and the sentences of a table with an id and a sentence in each row.
-
-    The sentence is `text` in FLORES+ and `sentence` in its predecessor on the hub.
-
-    Raises:
-      DataError: a row lacks id or sentence, repeats an id, or has another language than the name of
-        the file.
-    """
-    units: Units = {}
-    for number, row in enumerate(_objects(path, report), 1):
-        text = row.get("text", row.get("sentence"))
-        if not isinstance(text, str) or "id" not in row:
-            raise DataError(f"{path}, row {number}: no id and text, but {', '.join(row)[:200]}")
-        code = f"{row.get('iso_639_3', '')}_{row.get('iso_15924', '')}"
-        if code != "_" and not languages.same_language(code, language):
-            raise DataError(f"{path}, row {number}: {code} in the file of {language}; rename it")
-        _add(units, str(row["id"]), text.strip(), path, number)
-    yield language, units
-
-
-def _objects(path: Path, report: ReadReport) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a Parquet or JSON Lines file; raises DataError if a line is no object."""
-    if strip_compression(path.name).endswith(".parquet"):
-        yield from columnar.objects(path)
-        return
-    for number, line in enumerate(aligned_lines(read_blocks(path), str(path), report), 1):
-        try:
-            row = parse(_text(line, path, number))
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: not a JSON object; download the file again")
-        yield row
-
-
-def _pairs(path: Path, language: str, report: ReadReport) -> Iterator[_Side]:
-    """Yields the two languages of a table of TICO-19, each with its sentences.
-
-    The table may begin with a line of column names.
-
-    Raises:
-      DataError: a row has too few cells, other languages than the first row, or the id of another
-        row.
-    """
-    del language  # The rows name both languages.
-    pair: tuple[str, str] | None = None
-    sides: tuple[Units, Units] = {}, {}
-    for number, line in enumerate(aligned_lines(read_blocks(path), str(path), report), 1):
-        cells = _text(line, path, number).split("\t")
-        if tuple(cells[:5]) == _TICO_COLUMNS:
-            continue
-        if len(cells) < 5 or (pair is not None and pair != (cells[0], cells[1])):
-            expected = ", ".join(_TICO_COLUMNS) + (f" of {'-'.join(pair)}" if pair else "")
-            raise DataError(f"{path}, line {number}: expected {expected}, separated by tabs")
-        pair = cells[0], cells[1]
-        for units, text in zip(sides, cells[2:4]):
-            _add(units, cells[4], text.strip(), path, number)
-    if pair is not None:
-        yield from zip(pair, sides)
-
-
-def _text(line: str | Rejected, path: Path, number: int) -> str:
-    """Returns a line without spaces around it; raises DataError if the line is unusable."""
-    if isinstance(line, Rejected):
-        raise DataError(f"{path}, line {number}: {line.value}; download the file again")
-    return line.strip("\r\n ")
-
-
-def _add(units: Units, unit: str, text: str, path: Path, number: int) -> None:
-    """Adds the text of a unit, in row `number`; raises DataError if the unit has a text already."""
-    if unit in units:
-        raise DataError(f"{path}, row {number}: the id {unit!r} again; download the file again")
-    units[unit] = text
-
-
-_FORMS = (
-    _Form("flores", rf"{_FLORES_SPLIT}/{_LANGUAGE}\.(?P=split)", _lines),
-    _Form("flores", rf"{_FLORES_SPLIT}/(?P=split)\.{_LANGUAGE}", _lines),
-    _Form("flores", rf"{_FLORES_SPLIT}/{_LANGUAGE}\.(?:jsonl|parquet)", _rows),
-    _Form("flores", rf"{_LANGUAGE}/{_FLORES_SPLIT}-\d+-of-\d+\.parquet", _rows),
-    _Form("ntrex", rf"newstest2019-(?:src|ref)\.{_LANGUAGE}\.txt", _lines),
-    _Form("tico19", r"(?P<split>dev|test)\.\w+-[\w-]+\.tsv", _pairs),
-)
+    path: Path
+    form: SetFiles
+    split: str
+    language: str
+    is_pair: bool
 
 
 def read(
@@ -168,8 +67,8 @@ def read(
     """Returns the sentences of all languages.
 
     Args:
-      name: key of `LAYOUTS`.
-      folder: folder with the files, or with the folder that an archive unpacks to.
+      name: task of `evaluation_layouts.tasks`.
+      folder: folder with the files, or with the folders that an archive unpacks to.
       split: "test" (FLORES: devtest) or "validation" (dev); NTREX-128 is a test set alone.
       report: collects the counts.
 
@@ -180,25 +79,27 @@ def read(
       "en-GB".
 
     Raises:
-      DataError: no file is recognised, a file is damaged, or the files have different numbers of
-        lines; names the file and the remedy.
+      DataError: no file is recognised, a file is empty or damaged, or the files have different
+        numbers of lines; names the file and the remedy.
     """
     folder = check_folder(folder)
-    form, files = _files(name, folder, split)
+    files = _files(name, folder, split)
     units: dict[str, Units] = {}
-    lines: dict[Path, int] = {}
-    for path, language in files:
-        for code, texts in form.read(path, language, report):
-            lines[path] = len(texts)
+    counts: dict[Path, int] = {}
+    for file in files:
+        for code, texts in _sides(file, report):
+            counts[file.path] = len(texts)
             # English is in all pairs of TICO-19: the first text of a unit is used.
             for unit, text in texts.items():
                 units.setdefault(code, {}).setdefault(unit, text)
+        if not counts.get(file.path):
+            raise DataError(f"{file.path}: empty; download it again, or remove it")
     unknown = sorted(code for code in units if not languages.is_language(code))
     for code in unknown:
         _log.warning("%s: %s; left out", folder, languages.why_not(code))
         report.skip(f"sentence of the unknown language {code!r}", len(units.pop(code)))
-    if form.read is _lines:
-        _check_equal(lines)
+    if not files[0].form.unit:
+        _check_equal(counts)
     ids = list(dict.fromkeys(unit for texts in units.values() for unit in texts))
     tags = languages.distinct_tags(units)
     sentences = {
@@ -208,47 +109,169 @@ def read(
         language: texts.count("") for language, texts in sorted(sentences.items()) if "" in texts
     }
     if missing:
-        counts = ", ".join(f"{code} {count}" for code, count in missing.items())
-        _log.warning("%s: of %d sentences, these lack some: %s", folder, len(ids), counts)
+        of_languages = ", ".join(f"{code} {count}" for code, count in missing.items())
+        _log.warning("%s: of %d sentences, these lack some: %s", folder, len(ids), of_languages)
         report.skip("sentence without a translation", sum(missing.values()))
     report.read += sum(map(len, sentences.values()))
     return dict(sorted(sentences.items()))
 
 
-def _files(name: str, folder: Path, split: str) -> tuple[_Form, list[tuple[Path, str]]]:
-    """Returns the form of the folder's files, and each file of the split with its language.
+# --- Files ---
+
+
+def _files(name: str, folder: Path, split: str) -> list[_File]:
+    """Returns the files of a split, which are all of one form.
 
     Raises:
-      DataError: there is no file of the split, or there are files of two distributions.
+      DataError: there is no file of the split, there are files of two distributions, or a language
+        is in two folders.
     """
-    files: dict[tuple[str, str], list[tuple[Path, str]]] = {}
-    splits: set[str] = set()
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in paths:
-        relative = strip_compression(path.relative_to(folder).as_posix())
-        for form in _FORMS:
-            match = re.fullmatch(rf"(?P<above>(?:.*/)?){form.path}", relative)
-            if form.name != name or match is None:
-                continue
-            fields = match.groupdict()
-            of_file = _SPLITS[fields.get("split", "test")]
-            splits.add(of_file)
-            if of_file == split:
-                key = (form.path, fields["above"])
-                files.setdefault(key, []).append((path, fields.get("language", "")))
+    named = [file for path in paths if (file := _named(name, path)) is not None]
+    files = [file for file in named if file.split == split]
     if not files:
+        splits = sorted({file.split for file in named})
         there = f"it has the split {', '.join(splits)}" if splits else f"it has {len(paths)} files"
+        examples = (known.example for known in evaluation_layouts.of_task(name))
         raise DataError(
             f"{folder}: no files of {name}, {split} ({there}); expected names such as "
-            f"{LAYOUTS[name]}"
+            f"{', '.join(examples)}"
         )
-    if len(files) > 1:
-        first, second = (of_form[0][0] for of_form in list(files.values())[:2])
+    first_of: dict[str, Path] = {}
+    for file in files:
+        first = first_of.setdefault(file.language or file.path.name, file.path)
+        if file.form != files[0].form:
+            first = files[0].path
+        if first.parent != file.path.parent or file.form != files[0].form:
+            raise DataError(
+                f"{folder} has {name} twice, {first} and {file.path}; name the folder of one of "
+                "them"
+            )
+    return files
+
+
+def _named(name: str, path: Path) -> _File | None:
+    """Returns what a file of a set is by its path; None if the file is of no split of the set."""
+    whole = strip_compression(path.absolute().as_posix())
+    for known in evaluation_layouts.of_task(name):
+        for form in known.files:
+            for end in form.paths:
+                if (match := path_pattern(end).fullmatch(whole)) is None:
+                    continue
+                fields = match.groupdict()
+                if (word := fields.get("split") or form.split) and _is_of(form, path):
+                    language = fields.get("language") or ""
+                    split = _SPLITS.get(word, word)
+                    return _File(path, form, split, language, bool(fields.get("pair")))
+    return None
+
+
+def _is_of(form: SetFiles, path: Path) -> bool:
+    """Returns whether a TSV file has a header line if its form says so; True for other files."""
+    if not form.text or not strip_compression(path.name).endswith(".tsv"):
+        return True
+    line = next(iter(aligned_lines(read_blocks(path), str(path), ReadReport())), "")
+    names = [] if isinstance(line, Rejected) else line.rstrip("\r").split("\t")
+    return set(form.text) <= set(names) if not form.header else form.text[0] not in names
+
+
+# --- Texts ---
+
+
+def _sides(file: _File, report: ReadReport) -> Iterator[tuple[str, Units]]:
+    """Yields (language as spelled in the file or its name, its units) of a file."""
+    if not file.form.text:
+        lines = aligned_lines(read_blocks(file.path), str(file.path), report)
+        units = {str(n): _text(line, file.path, n) for n, line in enumerate(lines, 1)}
+        yield file.language, units
+        return
+    sides: dict[str, Units] = {}
+    pair: list[str] = []
+    for number, row in _rows(file, report):
+        texts = dict(_texts(file, row, number))
+        if file.is_pair and (pair := pair or list(texts)) != list(texts):
+            raise DataError(
+                f"{file.path}, row {number}: {'-'.join(texts)} in the file of {'-'.join(pair)}; "
+                "download it again"
+            )
+        unit = str(row[file.form.unit]) if file.form.unit else str(number)
+        for code, text in texts.items():
+            units = sides.setdefault(code, {})
+            if unit in units:
+                raise DataError(
+                    f"{file.path}, row {number}: the id {unit!r} again; download the file again"
+                )
+            units[unit] = text.strip()
+    yield from sides.items()
+
+
+def _texts(file: _File, row: Mapping[str, Any], number: int) -> Iterator[tuple[str, str]]:
+    """Yields (language, text) of a row.
+
+    Raises:
+      DataError: the row lacks a column, or has another language than the name of the file.
+    """
+    form = file.form
+    columns = form.text
+    if EVERY_LANGUAGE in columns:
+        columns = tuple(name for name in row if name != form.unit and languages.is_language(name))
+    needed = dict.fromkeys((form.unit, *columns, *"+".join(form.languages).split("+")))
+    if missing := [name for name in needed if name and row.get(name) is None]:
         raise DataError(
-            f"{folder} has {name} twice, {first} and {second}; name the folder of one of them"
+            f"{file.path}, row {number}: no {' and no '.join(missing)}, but {', '.join(row)[:200]}"
         )
-    (path_pattern, _), of_form = next(iter(files.items()))
-    return next(form for form in _FORMS if form.path == path_pattern), of_form
+    for column, names in itertools.zip_longest(columns, form.languages, fillvalue=""):
+        code = "_".join(str(row[name]) for name in names.split("+")) if names else ""
+        if code and file.language and not languages.same_language(code, file.language):
+            raise DataError(
+                f"{file.path}, row {number}: {code} in the file of {file.language}; rename it"
+            )
+        yield file.language or code or column, str(row[column])
+
+
+def _rows(file: _File, report: ReadReport) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields (number, row) of a Parquet file, or of the lines of a JSON Lines or TSV file.
+
+    Raises:
+      DataError: a line is no JSON object, or has too few cells.
+    """
+    path, form = file.path, file.form
+    name = strip_compression(path.name)
+    if name.endswith(".parquet"):
+        yield from enumerate(columnar.objects(path), 1)
+        return
+    names = list(form.header)
+    for number, line in enumerate(aligned_lines(read_blocks(path), str(path), report), 1):
+        text = _text(line, path, number)
+        if not name.endswith(".tsv"):
+            yield number, _object(text, path, number)
+        elif not names:
+            names = text.split("\t")
+        elif len(cells := text.split("\t")) < len(names):
+            raise DataError(
+                f"{path}, line {number}: {len(cells)} cells instead of {', '.join(names)}; "
+                "download the file again"
+            )
+        else:
+            yield number, dict(zip(names, cells))
+
+
+def _object(line: str, path: Path, number: int) -> Mapping[str, Any]:
+    """Returns the JSON object of a line; raises DataError if the line is none."""
+    try:
+        row = parse(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise DataError(f"{path}, line {number}: not a JSON object; download the file again")
+    return row
+
+
+def _text(line: str | Rejected, path: Path, number: int) -> str:
+    """Returns a line without spaces around it; raises DataError if the line is unusable."""
+    if isinstance(line, Rejected):
+        raise DataError(f"{path}, line {number}: {line.value}; download the file again")
+    return line.strip("\r\n ")
 
 
 def _check_equal(lines: Mapping[Path, int]) -> None:
