@@ -902,7 +902,7 @@ def test_what_exclude_overlap_cannot_do_is_refused(config, multiway, monkeypatch
     excluding = dataclasses.replace(
         config, check_overlap=str(multiway / "eval"), exclude_overlap=True
     )
-    with pytest.raises(ValueError, match="cannot remove text of cc100_en, which SeqIO encodes"):
+    with pytest.raises(ValueError, match="task cc100_en yields tokens, and exclude_overlap read"):
         prepare(excluding)
 
 

@@ -95,9 +95,9 @@ def drop(
 
 def may_leave_nothing(config: PrepareConfig, kind: str) -> bool:
     """Returns whether the filters of a configuration may skip all text of a task of a kind."""
-    if config.options and filters.has_text_filters(config, kind):
+    if filters.reading_text(config, kind, "train"):
         return True
-    if kind != "labelled" and (config.exclude_overlap or setting(config, "where")):
+    if kind != "labelled" and setting(config, "where"):
         return True
     return kind == "bitext" and (
         config.min_score is not None or config.max_length_ratio is not None

@@ -376,9 +376,17 @@ def named(config: PrepareConfig) -> list[str]:
     return [name for name in names if setting(config, name) is not None]
 
 
-def has_text_filters(config: PrepareConfig, kind: str) -> bool:
-    """Returns whether a filter reads the text of a kind of task."""
-    return any(_text_filters(config, kind))
+def excludes_evaluation_text(config: PrepareConfig, kind: str, split: str) -> bool:
+    """Returns whether texts with evaluation text are removed from a split of a kind of task."""
+    return config.exclude_overlap and kind != "labelled" and split == "train"
+
+
+def reading_text(config: PrepareConfig, kind: str, split: str) -> list[str]:
+    """Returns the names of the settings that need the text of a split of a kind of task."""
+    names = [entry.flag.name for entry, _ in _text_filters(config, kind)]
+    if excludes_evaluation_text(config, kind, split):
+        names.append("exclude_overlap")
+    return names
 
 
 def has_limits(config: PrepareConfig) -> bool:

@@ -97,19 +97,18 @@ def _job(
     """Returns the job of a split of a task.
 
     Raises:
-      ValueError: A filter or `exclude_overlap` needs text, but SeqIO yields tokens.
+      ValueError: A setting needs text, but SeqIO yields tokens.
     """
     kind, shards = task.kind, task.splits[split]
-    in_order, applied = False, tuple[object, ...]()
-    if config.options:  # Limits and filters are options.
-        in_order, applied = filters.needs_order(config, kind), filters.fingerprint(config, kind)
-        if in_order:
-            shards = filters.in_order(config, shards)
-        if filters.has_text_filters(config, kind) and any(shard.encode for shard in shards):
-            raise ValueError(
-                f"prepare: the SeqIO task {task.task} yields tokens, and filters need text; leave "
-                f"out the task, or {', '.join(filters.named(config))}"
-            )
+    in_order = filters.needs_order(config, kind)
+    if in_order:
+        shards = filters.in_order(config, shards)
+    names_of_settings = filters.reading_text(config, kind, split)
+    if names_of_settings and any(shard.encode for shard in shards):
+        raise ValueError(
+            f"prepare: the SeqIO task {task.task} yields tokens, and "
+            f"{', '.join(names_of_settings)} read text; leave out the task, or these settings"
+        )
     shard_bytes = tuple(sum(file.stat().st_size for file in shard.files) for shard in shards)
     names = tuple(shard.name for shard in shards)
     files = [file for shard in shards for file in shard.files]
@@ -133,13 +132,8 @@ def _job(
     ]
     if kind == "bitext" and config.max_length_ratio is not None:
         content.append(config.max_length_ratio)
-    content += applied
-    if tokenizing.excludes_evaluation_text(config, kind, split):
-        if any(shard.encode for shard in shards):
-            raise ValueError(
-                f"prepare: `exclude_overlap` cannot remove text of {task.task}, which SeqIO "
-                "encodes; leave the task out, or set `exclude_overlap` to False"
-            )
+    content += filters.fingerprint(config, kind)
+    if filters.excludes_evaluation_text(config, kind, split):
         content += ["without evaluation text", evaluation_digest]
     return Job(
         task.task,

@@ -227,14 +227,9 @@ def _encoded_shard(
             yield (*vocabulary.encode_framed(texts, unit.threads), _NO_LABELS)
 
 
-def excludes_evaluation_text(config: PrepareConfig, kind: str, split: str) -> bool:
-    """Returns whether evaluation text is removed from a split of a kind of task."""
-    return config.exclude_overlap and kind != "labelled" and split == "train"
-
-
 def evaluation_text(config: PrepareConfig, job: Job) -> EvaluationIndex | None:
     """Returns the evaluation text to be removed from a job, or None if none is removed."""
-    if not excludes_evaluation_text(config, job.kind, job.split):
+    if not filters.excludes_evaluation_text(config, job.kind, job.split):
         return None
     return evaluation_index.load(evaluation_index.file_of(config.output))
 
