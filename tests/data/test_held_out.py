@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlme_jax.data.text import held_out
-from xlme_jax.data.text.bitext_files import discover_bitext
+from xlme_jax.data.text.bitext_files import canonical_source, discover_bitext
 from xlme_jax.data.text.held_out import Corpora, HeldOutText, find_corpora
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.text.text_digests import digest, normalized
@@ -170,12 +170,33 @@ def test_units_by_id(tmp_path):
     assert read_documents(held, "en", file, "validation")[0] == []
 
 
+def test_verses_by_id(tmp_path):
+    """A verse is held out with those that a translation joins to it, under whichever of the ids."""
+    texts = {"en": ("one", "two", "three", "four"), "sw": ("moja mbili", "", "tatu", "nne")}
+    for code, of_language in texts.items():
+        rows = [f"GEN 1:{i}\t{text}\n" for i, text in enumerate(of_language, 1)]
+        (tmp_path / f"{code}.txt").write_text("".join(rows))
+    source = canonical_source("verses", ("en", "sw"), tmp_path / "en.txt", tmp_path / "sw.txt")
+    ids = tmp_path / "ids"
+    ids.write_text("GEN 1:3\n")
+    held = HeldOutText(f"ids:{ids}", corpora=Corpora(sources=(source,)))
+    assert read_pairs(held, source, "validation")[0] == [("three", "tatu")]
+    training, report = read_pairs(held, source, "train")
+    assert training == [("four", "nne")] and report.skipped["missing verse"] == 1
+    ids.write_text("GEN 1:2\nGEN 9:9\n")
+    held = HeldOutText(f"ids:{ids}", corpora=Corpora(sources=(source,), max_document_chars=99))
+    with pytest.raises(
+        DataError, match=r"has a unit GEN 9:9, and no Bible such a verse; .*en\.txt"
+    ):
+        held.texts("en")
+
+
 def test_an_unknown_id_is_named(tmp_path):
     write_multiway(tmp_path / "pairs", [("a", "b", "c")] * 2, ["x", "y"])
     corpora = find_corpora(None, tmp_path / "pairs")
     (tmp_path / "wanted").write_text("y\nnowhere.7\n")
     held = HeldOutText(f"ids:{tmp_path / 'wanted'}", corpora=corpora)
-    with pytest.raises(DataError, match=r"wanted: no multi-way folder has a unit nowhere\.7; "):
+    with pytest.raises(DataError, match=r"wanted: no multi-way folder has a unit nowhere\.7, and"):
         held.texts("en")
     (tmp_path / "wanted").write_text("\n")
     with pytest.raises(DataError, match="no ids in this file"):

@@ -8,8 +8,10 @@ used, since offsets in a damaged file may point anywhere.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
@@ -22,8 +24,6 @@ from xlme_jax.storage.paths import is_remote
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from xlme_jax.data.text.reading import ReadReport
 
 _BATCH_ROWS, _FEWEST_ROWS = 1024, 16
 _BATCH_BYTES = 1 << 29
@@ -45,17 +45,17 @@ def parquet_names(path: Path) -> list[str]:
 
 
 def parquet_rows(
-    path: Path, columns: Sequence[str], where: str = "", report: ReadReport | None = None
-) -> Iterator[tuple[Any, ...]]:
+    path: Path, columns: Sequence[str], where: str = ""
+) -> Iterator[tuple[Any, ...] | str]:
     """Yields the values of columns row by row, text as bytes.
 
     Args:
         path: The file.
         columns: Columns to read.
-        where: Conditions of `row_conditions`. Groups of rows without a row that satisfies them, by
-            the file's statistics, are not read. In the groups that are read, the text of rows that
-            do not satisfy them is not decoded.
-        report: Collects the number of rows that do not satisfy `where`; None: they are not counted.
+        where: Conditions of `row_conditions`; a row that does not satisfy them gives the reason.
+            Groups of rows without a row that satisfies them, by the file's statistics, are not
+            read. In the groups that are read, the text of rows that do not satisfy them is not
+            decoded.
 
     Raises:
         DataError: The file is damaged, or lacks a column, or `where` does not fit a column.
@@ -66,20 +66,36 @@ def parquet_rows(
         for column in (*columns, *compared):
             _place(path, table.schema_arrow, column)
         groups = _groups(path, file, table, where)
-        unread = table.metadata.num_rows - sum(
-            table.metadata.row_group(group).num_rows for group in groups
-        )
-        if report is not None:
-            report.skip(row_conditions.reason(where), unread)
         names = list(dict.fromkeys([*columns, *compared]))
-        for batch in _parquet_batches(path, table, file_size(file), names, groups):
-            rows = batch.num_rows
-            if where:
-                batch = _satisfying(path, batch, where)
-                if report is not None:
-                    report.skip(row_conditions.reason(where), rows - batch.num_rows)
-            yield from _rows(path, batch, columns)
-            progress.append(rows)
+        batches = _parquet_batches(path, table, file_size(file), names, groups)
+        if not where:
+            for batch in batches:
+                yield from _rows(path, batch, columns)
+                progress.append(batch.num_rows)
+            return
+        reason, unread, number = row_conditions.reason(where), _unread_rows(table, groups), 0
+        for batch in batches:
+            chosen = _satisfying(path, batch, where)
+            rows = _rows(path, batch.filter(chosen), columns)
+            for is_chosen in chosen.to_pylist():
+                yield from itertools.repeat(reason, unread[number])
+                yield next(rows) if is_chosen else reason
+                number += 1
+            progress.append(batch.num_rows)
+        yield from itertools.repeat(reason, unread[number])
+
+
+def _unread_rows(table: Any, groups: Sequence[int]) -> Counter[int]:
+    """Returns {number of rows that are read before: rows of groups that are not read there}."""
+    unread: Counter[int] = Counter()
+    before = 0
+    for group in range(table.metadata.num_row_groups):
+        rows = table.metadata.row_group(group).num_rows
+        if group in groups:
+            before += rows
+        else:
+            unread[before] += rows
+    return unread
 
 
 def _groups(path: Path, file: BinaryIO, table: Any, where: str) -> list[int]:
@@ -128,17 +144,16 @@ def _expression(path: Path, schema: pa.Schema, where: str) -> Any:
     return expression
 
 
-def _satisfying(path: Path, batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    """Returns the rows of a batch that satisfy the conditions `where`."""
+def _satisfying(path: Path, batch: pa.RecordBatch, where: str) -> pa.BooleanArray:
+    """Returns whether each row of a batch satisfies the conditions `where`."""
     import pyarrow as pa
 
     compared = [_column(path, batch, column) for column in row_conditions.columns(where)]
     for array in compared:
         array.validate(full=True)
     rows = zip(*(array.to_pylist() for array in compared))
-    chosen = [row_conditions.satisfies(where, row, str(path)) for row in rows]
     batch.validate()
-    return batch.filter(pa.array(chosen, pa.bool_()))
+    return pa.array([row_conditions.satisfies(where, row, str(path)) for row in rows], pa.bool_())
 
 
 def arrow_names(path: Path) -> list[str]:

@@ -1,9 +1,10 @@
 """Held-out data: selects the units of the split "validation" and computes digests of their text.
 
 A unit is an item of `pair_kinds.read_units` (such as a line of a multi-way folder or of a TSV
-file, or a usable pair of a TMX file) or a document (or a piece of a long one) of monolingual text,
+file, a row of a table, whether or not it satisfies `--where`, or a usable pair of a TMX file) or a
+document (or a piece of a long one) of monolingual text,
 counted from 0 within its file. The units of a multi-way folder are selected by number or id only,
-so they are the same in every language and every pair.
+so they are the same in every language and every pair; so are verses that are selected by id.
 
 Held-out text often occurs in other corpora too. Therefore lines of documents that equal a held-out
 text of the same language (by `text_digests.digest`), and pairs with such a text on either side, are
@@ -39,6 +40,7 @@ from xlme_jax.data.text.reading import (
     discover_documents,
 )
 from xlme_jax.data.text.tables import TableText
+from xlme_jax.data.text.verses import verse_ids
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
@@ -49,7 +51,7 @@ _SHOWN_IDS = 5
 _FORMS = {
     "every": "every:20 (every 20th unit; at least 2)",
     "count": "count:1000 (1000 units of each corpus; at least 1)",
-    "ids": "ids:FILE (the units of multi-way folders with these ids, one per line)",
+    "ids": "ids:FILE (units of multi-way folders and verses with these ids, one per line)",
     "folder": "folder:PATH (all text in another folder)",
 }
 
@@ -467,14 +469,20 @@ def _length(items: Iterable[object]) -> int:
 
 
 def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
-    """Returns {multi-way folder: int64[units], numbers of the units whose ids `file` lists}.
+    """Returns {corpus: int64[units], numbers of the units whose ids `file` lists}.
+
+    A corpus is a multi-way folder, or two translations whose verses have ids. A unit of several
+    verses is held out if one of them is listed.
 
     Raises:
-      DataError: `file` lists no ids, or an id that no folder has.
+      DataError: `file` lists no ids, or an id that no corpus has.
     """
     listed_ids = set(filter(None, _stripped_lines(file)))
     if not listed_ids:
-        raise DataError(f"{file}: no ids in this file; write one line of an `ids.txt` per line")
+        raise DataError(
+            f"{file}: no ids in this file; write one line of an `ids.txt`, or one id of a verse, "
+            "per line"
+        )
     known: set[str] = set()
     numbers = {}
     for folder, ids in _unit_ids(corpora.sources).items():
@@ -483,11 +491,18 @@ def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
             [i for i, name in enumerate(names) if name in listed_ids], np.int64
         )
         known.update(listed_ids.intersection(names))
+    for source in (source for source in corpora.sources if source.kind == "verses"):
+        first, second = source.paths
+        of_units = [listed_ids.intersection(ids) for ids in verse_ids(first, second)]
+        chosen = [number for number, ids in enumerate(of_units) if ids]
+        numbers[corpus_name(source)] = np.array(chosen, np.int64)
+        known.update(*of_units)
     if unknown := sorted(listed_ids - known):
         more = f" and {len(unknown) - _SHOWN_IDS} more" if len(unknown) > _SHOWN_IDS else ""
         raise DataError(
-            f"{file}: no multi-way folder has a unit {', '.join(unknown[:_SHOWN_IDS])}{more}; ids "
-            f"must be lines of `ids.txt` in {', '.join(sorted(numbers)) or 'a multi-way folder'}"
+            f"{file}: no multi-way folder has a unit {', '.join(unknown[:_SHOWN_IDS])}{more}, and "
+            "no Bible such a verse; ids must be lines of `ids.txt`, or ids of verses, in "
+            f"{', '.join(sorted(numbers)) or 'a multi-way folder'}"
         )
     return numbers
 

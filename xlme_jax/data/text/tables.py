@@ -126,14 +126,13 @@ def _format_of(path: Path) -> _Format:
 def _rows(path: Path, columns: Sequence[str], report: ReadReport, where: str = "") -> Rows:
     """Returns an iterator over the rows of a table: values of columns, or reasons for skipping.
 
-    Rows that do not satisfy `where` give a reason, except in Parquet files. These rows are counted
-    in `report` there, because groups of them are not read.
+    Rows that do not satisfy `where` give a reason, so that rows are numbered as in the file.
     """
     table_format = _format_of(path)
     if not where:
         return table_format.rows(path, columns, report)
     if table_format is _PARQUET:
-        return columnar.parquet_rows(path, columns, where, report)
+        return columnar.parquet_rows(path, columns, where)
     rows = table_format.rows(path, [*columns, *row_conditions.columns(where)], report)
     return _satisfying(path, rows, len(columns), where)
 
@@ -337,8 +336,7 @@ def table_units(
 
     Args:
         path: The file.
-        report: Collects the number of removed control characters; for a Parquet file also the rows
-            that do not satisfy `where`, which give no item.
+        report: Collects the number of removed control characters.
         columns: Columns of the first and the second text.
         scores: Column of the pairs' scores; not read without `min_score`.
         min_score: Pairs with a lower score are skipped.

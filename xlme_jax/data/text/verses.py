@@ -44,6 +44,24 @@ def verse_units(first: Path, second: Path, report: ReadReport) -> Units:
         DataError: A file is missing or damaged or has no verses, has another number of lines than
             `vref.txt`, or the two have no verse in common.
     """
+    for _, unit in _units(first, second, report):
+        yield unit
+
+
+def verse_ids(first: Path, second: Path) -> Iterator[list[str]]:
+    """Yields the ids of the verses of each item of `verse_units`.
+
+    Raises:
+        DataError: As `verse_units`.
+    """
+    for ids, _ in _units(first, second, ReadReport()):
+        yield ids
+
+
+def _units(
+    first: Path, second: Path, report: ReadReport
+) -> Iterator[tuple[list[str], tuple[str, str] | str]]:
+    """Yields (ids of its verses, item) of each item of `verse_units`."""
     first_verses, second_verses = _verses(first, report), _verses(second, report)
     if not first_verses.keys() & second_verses.keys():
         ids = next(iter(first_verses)), next(iter(second_verses))
@@ -54,10 +72,10 @@ def verse_units(first: Path, second: Path, report: ReadReport) -> Units:
     unit: list[str] = []
     for verse in _joined_order(list(first_verses), list(second_verses)):
         if unit and not {_RANGE, ""} & {first_verses.get(verse), second_verses.get(verse)}:
-            yield _unit(unit, first_verses, second_verses)
+            yield unit, _unit(unit, first_verses, second_verses)
             unit = []
         unit.append(verse)
-    yield _unit(unit, first_verses, second_verses)
+    yield unit, _unit(unit, first_verses, second_verses)
 
 
 def _unit(ids: list[str], first: dict[str, str], second: dict[str, str]) -> tuple[str, str] | str:
