@@ -52,7 +52,7 @@ _PAIR_FLAGS = (
     Flag(
         "min_score",
         "Least score of a pair, in files that have scores (TSV: the third of --tsv_columns; Moses: "
-        "NAME.scores).",
+        "NAME.scores; public distributions: their own).",
         "float",
     ),
     Flag(
@@ -346,7 +346,7 @@ def pair_tasks(
             splits = _pair_splits(held_out, group)
         pair = (group[0].lang1, group[0].lang2)
         splits["train"] = [
-            checked(shard, pair, accept, has_columns=source.of_kind.columns == "numbered")
+            checked(shard, pair, accept, source.has_columns_in_order)
             for shard, source in zip(splits["train"], group)
         ]
         if deduplicate:
@@ -369,7 +369,7 @@ def _pair_shard(source: BitextSource) -> Shard:
     if source.where:
         key += f" where {source.where}"
     if source.min_score is not None:
-        key += f" score {source.score_column} {source.min_score}"
+        key += f" score {source.score_name or source.score_column} {source.min_score}"
         files += (source.score_file,) if source.score_file else ()
     return Shard(title, read, files, key, source.of_kind.may_lack_units)
 

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import numpy as np
 
 from xlme_jax.data.text import row_conditions
-from xlme_jax.data.text.decompression import Allowance, DataError, file_size, open_file, shown
+from xlme_jax.data.text.decompression import (
+    Allowance,
+    DataError,
+    check_is_data,
+    file_size,
+    open_file,
+    shown,
+)
 from xlme_jax.storage.paths import is_remote
 
 if TYPE_CHECKING:
@@ -508,6 +515,7 @@ def _readable(path: Path, kind: str) -> Iterator[list[int]]:
     except DataError:
         raise
     except (ArrowException, OSError, EOFError, MemoryError, ValueError, struct.error) as error:
+        check_is_data(path)
         why = " ".join(shown_error(error).split())
         raise DataError(
             f"{path}: not a readable {kind} file, truncated or damaged ({why}), after "

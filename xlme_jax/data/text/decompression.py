@@ -166,12 +166,38 @@ _COMPRESSIONS = (
 _DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError, zipfile.BadZipFile)
 
 
+# The first bytes of what Git checks out in place of a large file, if its extension is missing.
+_POINTER = b"version https://git-lfs."
+_WEB_PAGE = re.compile(rb"(?i)\s*<(?:!doctype )?html")
+
+
+def _is_binary(name: str) -> bool:
+    """Returns whether a file of this name should be compressed, an archive or a binary table."""
+    is_table = Path(name).suffix in (".parquet", ".arrow", ".zip")
+    return is_table or _compression_by_name(name) is not None
+
+
+def _check_start(start: bytes, name: str) -> None:
+    """Raises DataError if a file begins as a pointer of Git LFS or as a web page does."""
+    if start.startswith(_POINTER):
+        raise DataError(
+            f"{name}: a pointer of Git LFS in place of the file; run `git lfs install && git lfs "
+            "pull` in its repository"
+        )
+    if _WEB_PAGE.match(start) and _is_binary(name):
+        raise DataError(
+            f"{name}: a web page in place of the file, such as a server's error; open its address "
+            "in a browser, and download it again"
+        )
+
+
 def _compression_of(start: bytes, name: str) -> _Compression | None:
     """Returns the compression format that the first bytes of a file tell; None for plain text.
 
     Raises:
-        DataError: The file is a zip archive.
+        DataError: The file is a zip archive, a pointer of Git LFS, or a web page.
     """
+    _check_start(start, name)
     if start.startswith(b"PK\x03\x04"):
         raise DataError(
             f"{name}: zip archive instead of a text file; name OPUS archives like `en-sw.txt.zip` "
@@ -204,7 +230,7 @@ def decompressed_blocks(raw: IO[bytes], name: str, allowance: Allowance) -> Iter
     lines = size = 0
     compression = None
     try:
-        start = raw.read(8)
+        start = raw.read(len(_POINTER))
         if start:
             compression = _compression_of(start, name) or _compression_by_name(name)
         blocks = (
@@ -250,6 +276,12 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
     """Streams the decompressed bytes of a file; see `decompressed_blocks`."""
     with open_file(path) as raw:
         yield from decompressed_blocks(raw, str(path), Allowance(file_size(raw)))
+
+
+def check_is_data(path: str | Path) -> None:
+    """Raises DataError if a file is a pointer of Git LFS or a web page in place of binary data."""
+    with open_file(path) as file:
+        _check_start(file.read(len(_POINTER)), str(path))
 
 
 def file_size(file: BinaryIO) -> int:

@@ -42,6 +42,8 @@ class BitextSource:
             language of its name. None selects the first two, which must not be numbers.
         min_score: Pairs with a lower score are skipped; None: no scores are read.
         score_column: Column of the scores in a TSV file; None if it has none.
+        score_name: Column of the scores in a table, or property of the scores in a TMX file; "" if
+            there is none.
         score_file: File whose line n is the score of line n of Moses files; None if there is none.
         fields: Names of the columns of a table with text in lang1 and lang2, and optionally with
             scores. None selects those that are named after the languages.
@@ -58,6 +60,7 @@ class BitextSource:
     min_score: float | None = dataclasses.field(default=None, repr=False)
     score_column: int | None = dataclasses.field(default=None, repr=False)
     score_file: Path | None = dataclasses.field(default=None, repr=False)
+    score_name: str = dataclasses.field(default="", repr=False)
     fields: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
     where: str = dataclasses.field(default="", repr=False)
 
@@ -82,9 +85,15 @@ class BitextSource:
         return KINDS[self.kind]
 
     @property
+    def has_columns_in_order(self) -> bool:
+        """Returns whether only the order of columns says which text is in which language."""
+        return self.of_kind.columns == "numbered" or bool(self.fields)
+
+    @property
     def may_have_scores(self) -> bool:
         """Returns whether there are scores, as far as is known without reading."""
-        has_scores = self.score_file is not None or self.score_column is not None
+        has_column = self.score_column is not None or len(self.fields or ()) > 2
+        has_scores = has_column or self.score_file is not None or bool(self.score_name)
         return has_scores or self.of_kind.scores == "inside"
 
 
@@ -266,7 +275,8 @@ def _zip_units(source: BitextSource, report: ReadReport) -> Units:
 
 
 def _tmx_units(source: BitextSource, report: ReadReport) -> Units:
-    return tmx_pairs(source.paths[0], source.lang1, source.lang2, report)
+    (path,), least = source.paths, source.min_score if source.score_name else None
+    return tmx_pairs(path, source.lang1, source.lang2, report, source.score_name, least)
 
 
 def _tsv_units(source: BitextSource, report: ReadReport) -> Units:
@@ -280,7 +290,7 @@ def _tsv_units(source: BitextSource, report: ReadReport) -> Units:
 def _table_units(source: BitextSource, report: ReadReport) -> Units:
     (path,) = source.paths
     fields = source.fields or pair_columns(path, (source.lang1, source.lang2))
-    score_name = fields[2] if len(fields) > 2 else None
+    score_name = source.score_name or (fields[2] if len(fields) > 2 else None)
     return table_units(path, report, fields[:2], score_name, source.min_score, source.where)
 
 

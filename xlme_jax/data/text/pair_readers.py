@@ -23,6 +23,7 @@ from xlme_jax.data.text import pair_scores, reading
 from xlme_jax.data.text.decompression import (
     Allowance,
     DataError,
+    check_is_data,
     decompressed_blocks,
     open_file,
     read_blocks,
@@ -116,6 +117,7 @@ def zip_units(
     except DataError:
         raise
     except _ZIP_DAMAGE as error:
+        check_is_data(zip_path)
         raise DataError(
             f"{zip_path}: not a readable zip archive ({error}); download it again and check it "
             "with `unzip -t`"
@@ -141,6 +143,8 @@ def _moses_members(
     keys = lang1, lang2
     stems: dict[str, dict[str, zipfile.ZipInfo]] = defaultdict(dict)
     for member in archive.infolist():
+        if Path(member.filename).name.startswith("."):  # Of macOS: __MACOSX/._Tatoeba.en-sw.en
+            continue
         stem, dot, suffix = strip_compression(member.filename).rpartition(".")
         language = languages.tag_or_code(suffix)
         is_scores = min_score is not None and dot + suffix == pair_scores.SUFFIX

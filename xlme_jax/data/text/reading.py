@@ -427,13 +427,17 @@ def listed(folder: Path) -> list[Path]:
         ) from error
 
 
+# What browsers and file managers add to the name of a second copy of a file.
+_COPY = re.compile(r" (?:\(\d+\)|- Copy|copy)(?=\.|$)")
+
+
 def data_files(folder: Path) -> list[Path]:
     """Returns the non-hidden files directly in `folder`, sorted by name.
 
     Raises:
-        DataError: The folder cannot be listed, contains a file twice (`en.txt` and `en.txt.xz`), or
-            contains something that would be skipped silently (a broken link, a pipe, a device, a
-            name that is not UTF-8).
+        DataError: The folder cannot be listed, contains a file twice (`en.txt` and `en.txt.xz`, or
+            `en.txt` and `en (1).txt`), or contains something that would be skipped silently (a
+            broken link, a pipe, a device, a name that is not UTF-8).
     """
     files: dict[str, Path] = {}
     for path in listed(folder):
@@ -445,7 +449,7 @@ def data_files(folder: Path) -> list[Path]:
             )
         if not is_utf8(path.name):
             raise DataError(f"{str(path)!r}: the file name is not UTF-8; rename the file")
-        other = files.setdefault(strip_compression(path.name), path)
+        other = files.setdefault(strip_compression(_COPY.sub("", path.name)), path)
         if other != path:
             raise DataError(f"{path}: {other.name} seems to be the same text; remove one of them")
     return list(files.values())

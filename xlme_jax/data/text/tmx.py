@@ -17,6 +17,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from xlme_jax.data import languages
+from xlme_jax.data.text import pair_scores
 from xlme_jax.data.text.decompression import DataError, read_blocks, shown
 from xlme_jax.data.text.reading import MAX_LINE_BYTES, ReadReport, Rejected
 
@@ -24,6 +25,7 @@ from xlme_jax.data.text.reading import MAX_LINE_BYTES, ReadReport, Rejected
 _CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _DECLARATION_BYTES = 256  # Upper bound on the length of an XML declaration.
 _MAX_SEGMENT_CHARS = MAX_LINE_BYTES
+_MOST_SCORE_CHARS, _MOST_SCORE_PARTS = 100, 10  # A longer score is no number.
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)")
 _ASCII = rb"""<seg>+abc-~{x~ &amp; "\u0041\x41"="""
 # Bounds on what expat keeps in memory: an unfinished tag or comment, open elements, and names.
@@ -37,7 +39,12 @@ _REFERENCED = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 
 
 def tmx_pairs(
-    path: str | Path, lang1: str, lang2: str, report: ReadReport
+    path: str | Path,
+    lang1: str,
+    lang2: str,
+    report: ReadReport,
+    score_name: str = "",
+    min_score: float | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Streams the pairs of a TMX file, compressed or not, in the encoding that it declares.
 
@@ -51,6 +58,9 @@ def tmx_pairs(
         lang1: Language of the first text of a pair.
         lang2: Language of the second text.
         report: Collects the counts of pairs, skipped units and repairs.
+        score_name: Type of the property (`prop`) of a unit that has its score.
+        min_score: Units with a lower score are skipped and counted, as are those without a score.
+            None: no scores are read.
 
     Returns:
         Iterator of (text in lang1, text in lang2).
@@ -59,7 +69,7 @@ def tmx_pairs(
         DataError: The file is missing, damaged or not well-formed, declares entities, or has no
             unit in both languages.
     """
-    units = _Units(str(path), lang1, lang2, report)
+    units = _Units(str(path), lang1, lang2, report, score_name, min_score)
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = True
     parser.StartElementHandler = units.start
@@ -161,7 +171,15 @@ class _Segment:
 class _Units:
     """Expat handlers that collect the texts of one translation unit (`tu`) at a time."""
 
-    def __init__(self, name: str, lang1: str, lang2: str, report: ReadReport):
+    def __init__(
+        self,
+        name: str,
+        lang1: str,
+        lang2: str,
+        report: ReadReport,
+        score_name: str,
+        min_score: float | None,
+    ):
         self.matched = False  # Whether any unit had both languages.
         self.complete = 0  # Number of pairs so far.
         self.languages: set[str] = set()
@@ -174,6 +192,9 @@ class _Units:
         self._side: int | None = None
         self._segment: _Segment | None = None
         self._depth = 0
+        self._score_name, self._min_score = score_name, min_score
+        self._score: list[str] | None = None  # Parts of the score of the current unit.
+        self._in_score = False
 
     def take(self) -> Iterator[tuple[str, str]]:
         """Yields and counts the pairs that were completed since the last call."""
@@ -210,6 +231,9 @@ class _Units:
             )
         if tag == "tu":
             self._texts, self._exact = {}, set()
+            self._score = None
+        elif tag == "prop" and self._is_score(attributes):
+            self._score, self._in_score = [], True
         elif tag == "tuv":
             self._side = self._side_of(attributes.get("xml:lang") or attributes.get("lang") or "")
         elif tag == "seg" and self._side is not None:
@@ -227,6 +251,8 @@ class _Units:
             too_long = segment.size > _MAX_SEGMENT_CHARS
             self._texts[segment.side] = None if too_long else self._clean("".join(segment.parts))
             self._segment = None
+        elif tag == "prop":
+            self._in_score = False
         elif tag == "tuv":
             self._side = None
         elif tag == "tu":
@@ -235,11 +261,27 @@ class _Units:
     def characters(self, data: str) -> None:
         """Adds text to the segment that is being read, if there is one."""
         segment = self._segment
+        if self._in_score and self._score is not None and len(self._score) < _MOST_SCORE_PARTS:
+            self._score.append(data[:_MOST_SCORE_CHARS])
         if segment is None or segment.codes:
             return
         segment.size += len(data)
         if segment.size <= _MAX_SEGMENT_CHARS:
             segment.parts.append(data)
+
+    def _is_score(self, attributes: dict[str, str]) -> bool:
+        """Returns whether a property is the score of the unit; of several, the first is."""
+        return (
+            self._min_score is not None
+            and self._score is None
+            and attributes.get("type") == self._score_name
+        )
+
+    def _why_skipped(self) -> str:
+        """Returns why the current unit is skipped for its score; "" if it is read."""
+        if self._min_score is None:
+            return ""
+        return pair_scores.reason("".join(self._score or ()), self._min_score)
 
     def _clean(self, text: str) -> str:
         """Returns a text without control characters, with one space for each run of white space."""
@@ -304,6 +346,8 @@ class _Units:
             self._report.skip("empty side")
         elif "\ufffd" in first or "\ufffd" in second:
             self._report.skip(Rejected.INVALID_UTF8.value)
+        elif reason := self._why_skipped():
+            self._report.skip(reason)
         else:
             self._pairs.append((first, second))
             self.complete += 1
