@@ -76,6 +76,15 @@ def documents(column="text", **others):
     return write
 
 
+def translated(first, second, **others):
+    """Returns a function that writes pairs as a table, English in `first`, Swahili in `second`."""
+
+    def write(path):
+        table(path, [{first: a, second: b, **others} for a, b in PAIRS])
+
+    return write
+
+
 def lines(path, rows):
     written(path, compressed(path.name, "".join(f"{row}\n" for row in rows).encode()))
 
@@ -105,9 +114,9 @@ TMX = (
 )
 
 
-def tmx(path):
+def tmx(path, score="score-bicleaner"):
     units = "".join(
-        f'<tu tuid="{i}"><prop type="score-bicleaner">0.7</prop><tuv xml:lang="en"><seg>{a}</seg>'
+        f'<tu tuid="{i}"><prop type="{score}">{i / 12}</prop><tuv xml:lang="en"><seg>{a}</seg>'
         f'</tuv><tuv xml:lang="sw"><seg>{b}</seg></tuv></tu>'
         for i, (a, b) in enumerate(PAIRS)
     )
@@ -440,6 +449,165 @@ LAYOUTS = {
             documents(dataset="taxi1500", lang_script="swh_Latn"), "swh_Latn/taxi1500/dataset.arrow"
         ),
         EVALUATION,
+    ),
+    "ccnet": (
+        at(documents("raw_content", bucket="head"), "mined/2019-09/sw_head_0000.json.gz"),
+        SW,
+    ),
+    "wura": (
+        at(
+            documents("content", headline="x"),
+            "documents-v1.0/train/swa.jsonl",
+            "documents-v1.0/eval/swa.jsonl",
+        ),
+        SW,
+    ),
+    # A mixture of two languages is left out.
+    "afriberta": (
+        lambda folder: [
+            written(folder / f"corpus/{name}.txt", "\n\n".join(DOCUMENTS["sw"]))
+            for name in ("swahili/train", "swahili/eval", "gahuza/train")
+        ],
+        SW,
+    ),
+    "sangraha": (
+        lambda folder: documents(doc_id="1", type="web")(
+            folder / "verified/hin/data-0.parquet", "hi"
+        ),
+        {"text_hi": 12},
+    ),
+    "news-crawl": (
+        lambda folder: lines(
+            folder / "news.2020.sw.shuffled.deduped.gz", [sentence("sw", i) for i in range(12)]
+        ),
+        SW,
+    ),
+    "tatoeba-sentences": (
+        lambda folder: [
+            lines(
+                folder / "swh_sentences.tsv", [f"{i}\tswh\t{sentence('sw', i)}" for i in range(12)]
+            ),
+            lines(folder / "eng-swh_links.tsv", [f"{i}\t{i}" for i in range(12)]),
+        ],
+        SW,
+    ),
+    "bitextor": (
+        at(tsv("https://a.org/1\thttps://b.org/1\t{en}\t{sw}\t0.9\t0.8"), "en-sw.raw.gz"),
+        EN_SW,
+    ),
+    "jparacrawl": (at(tsv("example.org\tx\t{score}\t{en}\t{sw}"), "en-sw.bicleaner05.txt"), EN_SW),
+    "macocu-tmx": (
+        at(lambda path: tmx(path, "score-bicleaner-ai"), "MaCoCu-sw-en.tmx.gz"),
+        EN_SW,
+    ),
+    "tmx": (at(lambda path: tmx(path, "score"), "QED_v2.0a_en-sw.tmx.gz"), EN_SW),
+    "nllb-hub": (
+        at(
+            lambda path: table(
+                path,
+                [
+                    {
+                        "translation": {"eng_Latn": a, "swh_Latn": b},
+                        "laser_score": 1.05 + i / 100,
+                        "source_sentence_lid": 0.9,
+                    }
+                    for i, (a, b) in enumerate(PAIRS)
+                ],
+            ),
+            "eng_Latn-swh_Latn/train/0000.parquet",
+        ),
+        EN_SW,
+    ),
+    "nllb-seed": (
+        lambda folder: [
+            lines(folder / "NLLB-Seed/eng_Latn-swh_Latn" / name, [pair[side] for pair in PAIRS])
+            for side, name in enumerate(("eng_Latn", "swh_Latn"))
+        ],
+        EN_SW,
+    ),
+    "oldi-seed": (
+        lambda folder: [
+            lines(folder / f"seed/{name}", [sentence(code, i) for i in range(12)])
+            for name, code in (("eng_Latn", "en"), ("hin_Deva", "hi"), ("swh_Latn", "sw"))
+        ],
+        THREE,
+    ),
+    "samanantar-hub": (
+        at(translated("src", "tgt", idx=1, data_source="x"), "sw/train-00000-of-00001.parquet"),
+        EN_SW,
+    ),
+    "bpcc-hub": (
+        at(
+            translated("src", "tgt", src_lang="eng_Latn", tgt_lang="swh_Latn"),
+            "bpcc-seed-latest/swh_Latn.tsv",
+        ),
+        EN_SW,
+    ),
+    "smol": (at(translated("src", "trg", id=1, sl="en", tl="sw"), "smolsent/en_sw.jsonl"), EN_SW),
+    "parallel-sentences": (
+        splits(tsv("{en}\t{sw}"), "TED2020-en-sw-{split}.tsv.gz", ("train", "dev")),
+        EN_SW,
+    ),
+    "parallel-sentences-hub": (
+        at(translated("english", "non_english"), "en-sw/train-00000-of-00001.parquet"),
+        EN_SW,
+    ),
+    "tatoeba-pairs": (
+        at(tsv("1\t{en}\t2\t{sw}"), "Sentence pairs in English-Swahili - 2024-01-01.tsv"),
+        EN_SW,
+    ),
+    "manythings": (
+        at(tsv("{en}\t{sw}\tCC-BY 2.0 (France) Attribution: tatoeba.org #1"), "swh-eng/swh.txt"),
+        EN_SW,
+    ),
+    "iwslt-tags": (
+        both(
+            moses("en-sw/train.tags.en-sw"),
+            lambda folder: written(folder / "README.txt", "about\n"),
+        ),
+        r"lines of tags .* grep -v '\^<'",
+    ),
+    "pair-folder": (
+        both(*(moses(f"en_sw/{name}", ("en", "swa")) for name in ("train", "dev", "test"))),
+        EN_SW,
+    ),
+    "unfinished": (
+        at(lambda path: written(path, b"PAR1"), "sw/sw_part_00000.parquet.incomplete"),
+        "an unfinished download; run the command",
+    ),
+    "hub-cache": (
+        lambda folder: [
+            written(folder / f"datasets--uonlp--CulturaX/{name}", "c0ffee")
+            for name in ("refs/main", "blobs/c0ffee")
+        ],
+        r"give the folder of its newest snapshot instead, --dir=.*/snapshots/",
+    ),
+    "mediawiki": (
+        at(
+            lambda path: written(path, "<mediawiki xml:lang='sw'></mediawiki>"),
+            "swwiki-20240101-pages-articles.xml",
+        ),
+        "--hf_dataset=wikimedia/wikipedia",
+    ),
+    "wikiextractor": (
+        at(lambda path: written(path, '<doc id="1" url="u">\nmto\n</doc>\n'), "swwiki/AA/wiki_00"),
+        r"cat .*/swwiki/\*/wiki_\* \| sed .*--tasks=cc100",
+    ),
+    "wikiextractor-json": (
+        at(lambda path: written(path, '{"id": "1", "text": "mto"}\n'), "swwiki/AA/wiki_00"),
+        r"cat .*/swwiki/\*/wiki_\* .*--tasks=table",
+    ),
+    "opus-xml": (
+        at(lambda path: written(path, "<cesAlign></cesAlign>"), "Tatoeba/v2023/xml/en-sw.xml"),
+        "download the same corpus in the Moses form",
+    ),
+    "common-crawl": (
+        at(lambda path: written(path, "WARC/1.0\r\n"), "CC-MAIN-20240101000000-00000.warc.wet"),
+        "in no language yet; take a corpus",
+    ),
+    "zip": (
+        at(lambda path: written(path, b"PK\x03\x04"), "ELRC_1234.zip"),
+        r"unpack it first: unzip .*ELRC_1234.zip -d ",
     ),
     "archive": (
         lambda folder: written(folder / "opus-100-corpus-v1.0.tar.gz", gzip.compress(b"tar")),

@@ -3,6 +3,7 @@
 import itertools
 import lzma
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,50 @@ def test_damage_is_an_error_that_names_the_file(name, tmp_path):
             counts(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "git lfs pull"),
+        (b"<!DOCTYPE html>\n<html><head><title>404</title></head></html>\n", "a web page in place"),
+    ],
+)
+@pytest.mark.parametrize("name", KINDS)
+def test_what_stands_in_place_of_a_file_is_named(name, content, remedy, tmp_path):
+    LAYOUTS[name][0](tmp_path)
+    file = training_file(tmp_path)
+    if b"html" in content and file.suffix not in COMPRESSED:
+        return
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=f"{re.escape(file.name)}: .*{remedy}"):
+        counts(tmp_path)
+
+
+def test_a_folder_is_recognised_once_until_a_file_changes(tmp_path, monkeypatch):
+    opened = []
+    read_blocks = distributions.read_blocks
+    monkeypatch.setattr(
+        distributions, "read_blocks", lambda path: opened.append(path) or read_blocks(path)
+    )
+    LAYOUTS["nllb"][0](tmp_path)
+    source = sources.SOURCES["text"]
+    config = PrepareConfig("out", ("text",), options={"dir": str(tmp_path)})
+    source.corpora(config)
+    assert opened
+    opened.clear()
+    assert source.find(config, None) and source.texts(config, None)
+    assert not opened
+    LAYOUTS["leipzig"][0](tmp_path)
+    assert counts(tmp_path) == {"text_sw": 12, "text_pairs_en_sw": 12} and opened
+
+
+def test_a_second_copy_of_a_file_is_not_read_twice(tmp_path):
+    LAYOUTS["fineweb-2"][0](tmp_path)
+    file = training_file(tmp_path)
+    shutil.copy(file, file.with_name("000_00000 (1).parquet"))
+    with pytest.raises(DataError, match=r"seems to be the same text; remove one"):
+        counts(tmp_path)
+
+
 def test_two_distributions_in_one_folder(tmp_path):
     LAYOUTS["nllb"][0](tmp_path)
     LAYOUTS["leipzig"][0](tmp_path)
@@ -132,6 +177,11 @@ def test_an_unknown_folder_names_a_source_that_reads_it(tmp_path):
     with pytest.raises(DataError, match=rf"--tasks=bitext --bitext_dir={tmp_path} may read it"):
         counts(tmp_path)
     assert counts(tmp_path, "bitext") == {"bitext_en_sw": 12}
+    shutil.rmtree(tmp_path)
+    public_layouts.tsv("{score}\t{en}\t2\t{sw}")(tmp_path / "en-sw.tsv")
+    with pytest.raises(DataError, match=rf"--bitext_dir={tmp_path} --tsv_columns=1,3 may read it"):
+        counts(tmp_path)
+    assert counts(tmp_path, "bitext", tsv_columns=(1, 3)) == {"bitext_en_sw": 12}
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no text in this folder"):
         counts(tmp_path / "empty")
@@ -151,6 +201,14 @@ def test_columns_in_another_order_are_refused(order, tmp_path):
     if order[0] == "{score}":
         pytest.importorskip("py3langid")
     with pytest.raises(DataError, match=path.name):
+        counts(tmp_path)
+
+
+def test_columns_without_names_of_languages_may_be_exchanged(tmp_path):
+    pytest.importorskip("py3langid")
+    rows = [{"english": b, "non_english": a} for a, b in public_layouts.PAIRS * 5]
+    public_layouts.table(tmp_path / "en-sw" / "train-00000-of-00001.parquet", rows)
+    with pytest.raises(DataError, match="have the two languages exchanged"):
         counts(tmp_path)
 
 
@@ -185,9 +243,27 @@ def test_files_and_rows_are_chosen(tmp_path):
         counts(tmp_path / "cc100", where="language_score>=.8")
 
 
-def test_scores_are_read(tmp_path):
+# {distribution with scores: (a least score, the pairs that have it)}.
+SCORES = {
+    "ccmatrix": (1.1, 7),
+    "jparacrawl": (1.1, 7),
+    "nllb": (1.1, 7),
+    "nllb-hub": (1.1, 7),
+    "paracrawl-tmx": (0.5, 6),
+    "macocu-tmx": (0.5, 6),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_are_read(name, tmp_path):
+    least, number = SCORES[name]
+    LAYOUTS[name][0](tmp_path)
+    assert counts(tmp_path) == {"text_pairs_en_sw": 12}
+    assert counts(tmp_path, min_score=least) == {"text_pairs_en_sw": number}
+
+
+def test_a_least_score_needs_scores(tmp_path):
     LAYOUTS["ccmatrix"][0](tmp_path)
-    assert counts(tmp_path, min_score=1.1) == {"text_pairs_en_sw": 7}
     (tmp_path / "en-sw.bitextf.tsv.gz").unlink()
     LAYOUTS["paracrawl"][0](tmp_path)
     with pytest.raises(DataError, match="none of its pair files has scores"):

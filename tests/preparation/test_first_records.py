@@ -17,6 +17,8 @@ DOCUMENT_SIGNS = {
     "addresses": lambda i, text: f"https://example.org/{i}",
     "ids": lambda i, text: f"{40001001 + i}\t{text}",
     "columns": lambda i, text: f"{text}\t{text}",
+    "codes": lambda i, text: "mC4" if i % 2 else "web",
+    "script": lambda i, text: "\u043c\u0438\u0440 \u0438 \u0442\u0440\u0443\u0434 " * 3,
     "escaped_newlines": lambda i, text: text.replace(". ", ".\\n") + "\\n" + text,
     "mojibake": lambda i, text: f"Caf\u00e9 d\u00e9j\u00e0 vu {text}".encode().decode(
         "cp1252", "replace"
@@ -30,6 +32,7 @@ PAIR_SIGNS = {
         first,
         "\u043c\u0438\u0440 \u0438 \u0442\u0440\u0443\u0434 " * 3,
     ),
+    "codes": lambda i, first, second: ("web", second),
     "equal_sides": lambda i, first, second: (second, second),
     "header": lambda i, first, second: (first, second) if i else ("source", "target"),
 }
@@ -49,6 +52,13 @@ def test_pairs_of_another_kind_are_refused_unless_accepted(sign):
     with pytest.raises(DataError, match=rf"^FILE: .*--accept={sign}$"):
         first_records.check_records("FILE", records, ("en", "sw"))
     first_records.check_records("FILE", records, ("en", "sw"), (sign,))
+
+
+def test_a_file_that_is_one_document_is_examined_too():
+    lines = [f"1|{i}|{sentence('en', i)}" for i in range(40)]
+    records = [("\n".join(lines),), ("# about the text\n# and its source\n# and more",)]
+    with pytest.raises(DataError, match=r"begin with an id or a number"):
+        first_records.check_records("FILE", records, ("en",))
 
 
 def test_text_is_believed(caplog):

@@ -230,6 +230,15 @@ def scripts_in_use(code: str) -> frozenset[str]:
     return scripts - {"Latn"} if language.code in _ROMANIZED else scripts
 
 
+def named(name: str) -> Language | None:
+    """Returns the language of an English name in either case, or None if no language has it.
+
+    A remark in parentheses behind the name is ignored: `Central Kurdish (Soranî)`.
+    """
+    code = _codes_of_names().get(name.partition(" (")[0].lower())
+    return None if code is None else find(code)
+
+
 def english_name(code: str) -> str:
     """Returns the English name of a language, or the code if it is not a language."""
     language = find(code)

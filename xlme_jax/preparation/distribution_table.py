@@ -30,7 +30,7 @@ TRAIN, DEV, TEST, REMOVED, NOISY, EVALUATION = (
 # {word of a publisher for a part of a corpus: the part}.
 PARTS = {
     **dict.fromkeys(("", "train", "clean", "cleaned", "deduplicated", "docs"), TRAIN),
-    **dict.fromkeys(("dev", "valid", "validation", "newsdev"), DEV),
+    **dict.fromkeys(("dev", "valid", "validation", "eval", "newsdev"), DEV),
     **dict.fromkeys(("test", "devtest", "newstest"), TEST),
     **dict.fromkeys(("removed", "rejected", "discarded"), REMOVED),
     **dict.fromkeys(("noisy", "raw"), NOISY),
@@ -54,14 +54,17 @@ class Distribution:
       columns: Columns that a table must have.
       start: Regular expression that the start of a file without columns must contain.
       near: Paths relative to the folder of a file, at one of which there must be a file.
-      text: Column of the text, or the columns of both texts, by name or counted from 0.
-      score: Column of the scores of pairs.
-      language: Language of all text, where names do not say it.
+      text: Column of the text, or the columns of both texts, by name or counted from 0. The text
+        of a file of lines ("lines") is all that follows so many tabs.
+      score: Column of the scores of pairs; in TMX, the property (`<prop type="...">`) of a unit.
+      language: Language of all text, or of the first text of pairs, where names do not say it.
       is_evaluation: Whether the corpus is made to measure with, so that it is no training text.
       is_escaped: Whether line ends are written as a backslash and an "n".
-      beside: Ends of the paths of files that belong to the corpus and have no text.
+      beside: Ends of the paths of files that belong to the corpus and have no text. They are known
+        as such only where files of the corpus lie too.
       read_by: Other sources (`cc100`, ...) that read the files right.
-      advice: What the user should do, if the files are not read.
+      advice: What the user should do, if the files are not read. `{file}` stands for the file,
+        `{stem}` for its path up to the first dot of its name, `{folder}` for its folder.
       licence: Licence of the collection, as the publisher states it.
       citation: Publication to cite.
       url: Address of the corpus.
@@ -75,7 +78,7 @@ class Distribution:
     columns: tuple[str, ...] = ()
     start: str = ""
     near: tuple[str, ...] = ()
-    text: tuple[str, ...] | tuple[int, int] = ()
+    text: tuple[str, ...] | tuple[int, ...] = ()
     score: str | int | None = None
     language: str = ""
     is_evaluation: bool = False
@@ -108,8 +111,8 @@ _BIBLE_LINE = (
 _TEXT = (
     Distribution(
         "fineweb-2",
-        "FineWeb-2",
-        (r"<language>(?:_(?P<part>removed))?/(?P<split>train|test)/<file>\.parquet",),
+        "FineWeb-2 and FineWeb2-HQ",
+        (r"<language>(?:_(?P<part>removed))?/(?:(?P<split>train|test)[/-])?<file>\.parquet",),
         "data/swh_Latn/train/000_00000.parquet",
         "table",
         columns=("text", "language_script"),
@@ -275,7 +278,10 @@ _TEXT = (
     Distribution(
         "glot500",
         "Glot500",
-        (r"<language>/train/(?:data-<n>-of-<n>|dataset)\.arrow", r"<language>/train/<n>\.parquet"),
+        (
+            r"<language>/(?P<split>train|test)/(?:data-<n>-of-<n>|dataset)\.arrow",
+            r"<language>/(?P<split>train|test)/<n>\.parquet",
+        ),
         "swh_Latn/train/data-00000-of-00001.arrow",
         "table",
         columns=("text", "dataset"),
@@ -303,13 +309,90 @@ _TEXT = (
         "Leipzig Corpora Collection",
         (r"<language>(?:-[a-z]{2})?(?:_[a-z0-9-]+)*_\d{4}(?:_\d+[KM])?-sentences\.txt<z>",),
         "swa_wikipedia_2021_30K/swa_wikipedia_2021_30K-sentences.txt",
-        "numbered",
+        "lines",
         start=r"(?m)^\d+\t\S",
+        text=(1,),
         beside=(r"<file>-(?:words|sources|inv_so|inv_w|co_n|co_s|import|meta)\.(?:txt|sql)<z>",),
         licence="CC BY 4.0",
         citation="Goldhahn et al., 2012, Building Large Monolingual Dictionaries at the Leipzig "
         "Corpora Collection",
         url="https://wortschatz.uni-leipzig.de/en/download",
+    ),
+    Distribution(
+        "ccnet",
+        "CCNet and RedPajama-V2",
+        (r"<language>_(?:head|middle|tail|all)(?:_<n>)?\.json<z>",),
+        "mined/2019-09/sw_head_0000.json.gz",
+        "table",
+        columns=("raw_content",),
+        text=("raw_content",),
+        licence="that of Common Crawl",
+        citation="Wenzek et al., 2020, CCNet",
+        url="https://github.com/facebookresearch/cc_net",
+    ),
+    Distribution(
+        "wura",
+        "WURA",
+        (r"(?P<split>train|eval)/<language>\.jsonl<z>",),
+        "documents-v1.0/train/swa.jsonl",
+        "table",
+        columns=("content", "headline"),
+        text=("content",),
+        licence="that of mC4 and of its news sites",
+        citation="Oladipo et al., 2023, Better Quality Pre-training Data and T5 Models for African "
+        "Languages",
+        url="https://huggingface.co/datasets/castorini/wura",
+    ),
+    Distribution(
+        "afriberta",
+        "AfriBERTa's corpus and WURA's passages",
+        (
+            r"(?P<language>[a-z]+)/(?P<split>train|eval)\.txt<z>",
+            r"passages-v[\d.]+/(?P<split>train|eval)/<language>\.txt<z>",
+        ),
+        "corpus/swahili/train.txt",
+        "documents",
+        licence="that of its news sites",
+        citation="Ogueji et al., 2021, Small Data? No Problem!",
+        url="https://huggingface.co/datasets/castorini/afriberta-corpus",
+    ),
+    Distribution(
+        "sangraha",
+        "Sangraha",
+        (r"(?:verified|unverified|synthetic)/<language>/data-<n>\.parquet",),
+        "verified/hin/data-0.parquet",
+        "table",
+        columns=("text", "doc_id"),
+        text=("text",),
+        read_by=("table",),
+        licence="CC BY 4.0",
+        citation="Khan et al., 2024, IndicLLMSuite",
+        url="https://huggingface.co/datasets/ai4bharat/sangraha",
+    ),
+    Distribution(
+        "news-crawl",
+        "News Crawl",
+        (r"news\.\d{4}\.<language>\.shuffled(?:\.deduped)?<z>",),
+        "news.2020.sw.shuffled.deduped.gz",
+        "lines",
+        start=r"\S",
+        text=(0,),
+        licence="research use",
+        citation="the findings of the WMT of its year",
+        url="https://data.statmt.org/news-crawl",
+    ),
+    Distribution(
+        "tatoeba-sentences",
+        "Tatoeba (sentences)",
+        (r"<language>_sentences\.tsv<z>",),
+        "swh_sentences.tsv",
+        "lines",
+        start=r"\A\d+\t[a-z]{3}\t[^\t\n]+(?:\n|\Z)",
+        text=(2,),
+        beside=(r"(?:<pair>_)?links\.(?:tsv|csv)<z>",),
+        licence="CC BY 2.0 FR",
+        citation="Tatoeba, collection of sentences and translations",
+        url="https://tatoeba.org/en/downloads",
     ),
 )
 
@@ -382,7 +465,7 @@ _PAIRS = (
     Distribution(
         "paracrawl",
         "ParaCrawl and HPLT pairs (text)",
-        (r"<pair>\.txt<z>",),
+        (r"<pair>(?:\.bicleaner[\d.]*)?\.txt<z>",),
         "en-sw.txt.gz",
         "tsv",
         start=rf"\A(?!{_NUMBER}\t)[^\t\n]+\t(?!{_NUMBER}[\t\n])[^\t\n]+(?:\n|\Z)",
@@ -393,16 +476,67 @@ _PAIRS = (
         url="https://paracrawl.eu",
     ),
     Distribution(
+        "bitextor",
+        "ParaCrawl and HPLT pairs (with addresses)",
+        (r"<pair>(?:\.raw|\.classified)?(?:\.txt|\.tsv)?<z>",),
+        "en-sw.raw.gz",
+        "tsv",
+        start=r"\Ahttps?://[^\t\n]*\thttps?://[^\t\n]*\t[^\t\n]+\t[^\t\n]+",
+        text=(2, 3),
+        licence="CC0 1.0 (packaging)",
+        citation="Banon et al., 2020, ParaCrawl",
+        url="https://paracrawl.eu",
+    ),
+    Distribution(
+        "jparacrawl",
+        "JParaCrawl",
+        (r"<pair>\.bicleaner[\d.]*\.txt<z>",),
+        "en-ja/en-ja.bicleaner05.txt",
+        "tsv",
+        start=rf"\A[^\t\n]+\t[^\t\n]*\t{_NUMBER}\t[^\t\n]+\t[^\t\n]+(?:\n|\Z)",
+        text=(3, 4),
+        score=2,
+        licence="research use, see its page",
+        citation="Morishita et al., 2020, JParaCrawl",
+        url="https://www.kecl.ntt.co.jp/icl/lirg/jparacrawl",
+    ),
+    Distribution(
         "paracrawl-tmx",
         "ParaCrawl and HPLT pairs (TMX)",
-        (r"<pair>\.tmx<z>", r"<file>[._]<pair>\.tmx<z>"),
+        (r"(?:<file>[._-])?<pair>\.tmx<z>",),
         "en-sw.tmx.gz",
         "tmx",
-        start=r"<tmx\b",
+        start=r"(?s)<tmx\b.*<prop\s+type=\"score-bicleaner\"",
+        score="score-bicleaner",
         read_by=("bitext",),
         licence="CC0 1.0 (packaging)",
         citation="Banon et al., 2020, ParaCrawl",
         url="https://paracrawl.eu",
+    ),
+    Distribution(
+        "macocu-tmx",
+        "MaCoCu (TMX)",
+        (r"(?:<file>[._-])?<pair>\.tmx<z>",),
+        "MaCoCu-mt-en.tmx.gz",
+        "tmx",
+        start=r"(?s)<tmx\b.*<prop\s+type=\"score-bicleaner-ai\"",
+        score="score-bicleaner-ai",
+        read_by=("bitext",),
+        licence="CC0 1.0 (packaging)",
+        citation="Banon et al., 2022, MaCoCu",
+        url="https://macocu.eu",
+    ),
+    Distribution(
+        "tmx",
+        "OPUS and others (TMX)",
+        (r"(?:<file>[._-])?<pair>\.tmx<z>",),
+        "QED_v2.0a_en-sw.tmx.gz",
+        "tmx",
+        start=r"<tmx\b",
+        read_by=("bitext",),
+        licence="that of the corpus",
+        citation="Tiedemann, 2012, Parallel Data, Tools and Interfaces in OPUS",
+        url="https://opus.nlpl.eu",
     ),
     Distribution(
         "opus-zip",
@@ -427,11 +561,45 @@ _PAIRS = (
         url="https://opus.nlpl.eu/opus-100.php",
     ),
     Distribution(
+        "nllb-hub",
+        "NLLB (hub)",
+        (r"<pair>/(?P<part>train)(?:-<n>-of-<n>|/<n>)\.parquet",),
+        "eng_Latn-swh_Latn/train/0000.parquet",
+        "table_pairs",
+        columns=("translation", "laser_score"),
+        score="laser_score",
+        read_by=("table_pairs",),
+        licence="ODC-By 1.0",
+        citation="NLLB Team, 2022, No Language Left Behind",
+        url="https://huggingface.co/datasets/allenai/nllb",
+    ),
+    Distribution(
+        "nllb-seed",
+        "NLLB-Seed",
+        (r"<pair>/(?P<side>[a-z]{3}_[A-Z][a-z]{3})",),
+        "NLLB-Seed/eng_Latn-swh_Latn/eng_Latn",
+        "moses",
+        licence="CC BY-SA 4.0",
+        citation="NLLB Team, 2022, No Language Left Behind",
+        url="https://github.com/facebookresearch/flores",
+    ),
+    Distribution(
+        "oldi-seed",
+        "OLDI Seed",
+        (r"seed/(?P<language>[a-z]{3}_[A-Z][a-z]{3}(?:_[a-z0-9]+)?)",),
+        "seed/swh_Latn",
+        "multiway",
+        licence="CC BY-SA 4.0",
+        citation="Maillard et al., 2023, Small Data, Big Impact",
+        url="https://github.com/openlanguagedata/seed",
+    ),
+    Distribution(
         "opus-100-hub",
         "OPUS-100 and other translation sets of the hub",
         (
             r"<pair>/(?P<part>train|validation|test)-<n>-of-<n>\.parquet",
             r"<pair>/(?P<part>train|validation|test)/<n>\.parquet",
+            r"<pair_>/(?P<part>train|dev|validation|test)\.jsonl?<z>",
         ),
         "en-sw/train-00000-of-00001.parquet",
         "table_pairs",
@@ -441,6 +609,93 @@ _PAIRS = (
         citation="Zhang et al., 2020, Improving Massively Multilingual Neural Machine Translation "
         "and Zero-Shot Translation",
         url="https://huggingface.co/datasets/Helsinki-NLP/opus-100",
+    ),
+    Distribution(
+        "samanantar-hub",
+        "Samanantar (hub)",
+        (r"<language>/(?P<part>train)-<n>-of-<n>\.parquet",),
+        "hi/train-00000-of-00012.parquet",
+        "table_pairs",
+        columns=("src", "tgt", "idx"),
+        text=("src", "tgt"),
+        language="en",
+        licence="CC0 1.0",
+        citation="Ramesh et al., 2022, Samanantar",
+        url="https://huggingface.co/datasets/ai4bharat/samanantar",
+    ),
+    Distribution(
+        "bpcc-hub",
+        "BPCC (hub)",
+        (r"<language>\.tsv<z>",),
+        "bpcc-seed-latest/hin_Deva.tsv",
+        "table_pairs",
+        columns=("src_lang", "tgt_lang", "src", "tgt"),
+        text=("src", "tgt"),
+        language="en",
+        licence="CC0 1.0 and CC BY 4.0",
+        citation="Gala et al., 2023, IndicTrans2",
+        url="https://huggingface.co/datasets/ai4bharat/BPCC",
+    ),
+    Distribution(
+        "smol",
+        "SMOL (sentences)",
+        (r"<pair_>\.jsonl<z>",),
+        "smolsent/en_sw.jsonl",
+        "table_pairs",
+        columns=("sl", "tl", "src", "trg"),
+        text=("src", "trg"),
+        licence="CC BY 4.0",
+        citation="Caswell et al., 2025, SMOL",
+        url="https://huggingface.co/datasets/google/smol",
+    ),
+    Distribution(
+        "parallel-sentences",
+        "Parallel sentences of Sentence Transformers (TSV)",
+        (r"<file>-<pair>-(?P<part>train|dev|test)\.tsv<z>",),
+        "TED2020-en-sw-train.tsv.gz",
+        "tsv",
+        start=rf"\A(?!{_NUMBER}\t)[^\t\n]+\t(?!{_NUMBER}[\t\n])[^\t\n]+(?:\n|\Z)",
+        text=(0, 1),
+        licence="that of the corpus",
+        citation="Reimers and Gurevych, 2020, Making Monolingual Sentence Embeddings Multilingual",
+        url="https://public.ukp.informatik.tu-darmstadt.de/reimers/sentence-transformers/datasets",
+    ),
+    Distribution(
+        "parallel-sentences-hub",
+        "Parallel sentences of Sentence Transformers (hub)",
+        (r"<pair>/(?P<part>train|dev|validation|test)-<n>-of-<n>\.parquet",),
+        "en-sw/train-00000-of-00001.parquet",
+        "table_pairs",
+        columns=("english", "non_english"),
+        text=("english", "non_english"),
+        licence="that of the corpus",
+        citation="Reimers and Gurevych, 2020, Making Monolingual Sentence Embeddings Multilingual",
+        url="https://huggingface.co/datasets/sentence-transformers/parallel-sentences-ccmatrix",
+    ),
+    Distribution(
+        "tatoeba-pairs",
+        "Tatoeba (sentence pairs)",
+        (r"Sentence pairs in (?P<pair>[A-Z][^-/]*-[A-Z][^-/]*?) ?- ?\d{4}-\d\d-\d\d\.tsv<z>",),
+        "Sentence pairs in English-Swahili - 2024-01-01.tsv",
+        "tsv",
+        start=r"\A\d+\t[^\t\n]+\t\d+\t[^\t\n]+",
+        text=(1, 3),
+        licence="CC BY 2.0 FR",
+        citation="Tatoeba, collection of sentences and translations",
+        url="https://tatoeba.org/en/downloads",
+    ),
+    Distribution(
+        "manythings",
+        "Tatoeba pairs of manythings.org",
+        (r"(?P<pair>[a-z]{3}-eng)/[a-z]{3}\.txt<z>",),
+        "swh-eng/swh.txt",
+        "tsv",
+        start=r"\A[^\t\n]+\t[^\t\n]+\tCC-BY",
+        text=(1, 0),
+        beside=(r"_about\.txt",),
+        licence="CC BY 2.0 FR",
+        citation="Tatoeba, collection of sentences and translations",
+        url="https://www.manythings.org/anki",
     ),
     Distribution(
         "tatoeba-challenge",
@@ -488,8 +743,8 @@ _PAIRS = (
     ),
     Distribution(
         "europarl-tsv",
-        "Europarl v9 and v10, News Commentary (TSV)",
-        (r"(?:europarl|news-commentary)-v\d+\.<pair>\.tsv<z>",),
+        "Europarl v9 and v10, News Commentary and other TSV files of WMT",
+        (r"(?:europarl|news-commentary|wikititles|rapid)[-_]?v?\d+\.<pair>\.tsv<z>",),
         "europarl-v10.de-en.tsv.gz",
         "tsv",
         start=rf"\A(?!{_NUMBER}\t)[^\t\n]*\t(?!{_NUMBER}[\t\n])[^\t\n]*(?:\n|\Z)",
@@ -500,16 +755,43 @@ _PAIRS = (
         url="https://www.statmt.org/europarl",
     ),
     Distribution(
+        "iwslt-tags",
+        "IWSLT (TED talks with tags)",
+        (r"train\.tags\.<pair>\.<side><z>",),
+        "en-sw/train.tags.en-sw.en",
+        "",
+        advice="lines of tags stand among its sentences; write the sentences of both languages "
+        "alone, for FILE in {folder}/train.tags.*; do grep -v '^<' $FILE > "
+        "${{FILE/train.tags/train}}; done, and move the files with tags",
+        citation="Cettolo et al., 2012, WIT3",
+        url="https://wit3.fbk.eu",
+    ),
+    Distribution(
         "opus-moses",
         "OPUS and Europarl (Moses files)",
         (r"<file>[._]<pair>\.<side><z>",),
         "Tatoeba.en-sw.en",
         "moses",
-        beside=(r"<file>\.(?:ids|scores|xml)<z>",),
+        beside=(r"<file>\.(?:ids|scores|xml|annotation)<z>",),
         read_by=("bitext",),
         licence="that of the corpus",
         citation="Tiedemann, 2012, Parallel Data, Tools and Interfaces in OPUS",
         url="https://opus.nlpl.eu",
+    ),
+    Distribution(
+        "pair-folder",
+        "Samanantar, BPCC, MAFAND and other folders of a pair (Moses files)",
+        (
+            r"<pair>/(?P<part>train|dev|valid|test|devtest)\.<side><z>",
+            r"<pair_>/(?P<part>train|dev|valid|test|devtest)\.<side><z>",
+        ),
+        "en-hi/train.en",
+        "moses",
+        read_by=("bitext",),
+        licence="that of the corpus",
+        citation="Ramesh et al., 2022, Samanantar; Gala et al., 2023, IndicTrans2; Adelani et al., "
+        "2022, A Few Thousand Translations Go a Long Way!",
+        url="https://indicnlp.ai4bharat.org/samanantar",
     ),
     Distribution(
         "ebible",
@@ -601,20 +883,102 @@ def _format(files: SetFiles) -> str:
     return "table_pairs" if "<pair>" in path else "table"
 
 
-_ARCHIVES = (
+# Files that are not read as they are, and what to do with them.
+_UNREAD = (
     Distribution(
         "archive",
         "an archive",
         (r"<file>\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)",),
         "opus-100-corpus-v1.0.tar.gz",
         "",
-        advice="unpack it first",
+        advice="unpack it first: mkdir {stem} && tar -xf {file} -C {stem}, and move the archive",
     ),
+    Distribution(
+        "unfinished",
+        "an unfinished download",
+        (r"<file>\.(?:incomplete|aria2|part|partial|crdownload|download|tmp)",),
+        "000_00000.parquet.incomplete",
+        "",
+        advice="run the command that downloads it again until it ends, or remove the file",
+    ),
+    Distribution(
+        "hub-cache",
+        "the cache of the Hugging Face hub",
+        (r"datasets--<file>/(?:blobs|refs|\.no_exist)/<file>",),
+        "datasets--HuggingFaceFW--fineweb-2/refs/main",
+        "",
+        advice="give the folder of its newest snapshot instead, "
+        "--dir=$(ls -td {folder.parent}/snapshots/*/ | head -1)",
+    ),
+    Distribution(
+        "mediawiki",
+        "a dump of MediaWiki",
+        (r"<file>\.xml<z>",),
+        "swwiki-20240101-pages-articles.xml.bz2",
+        "",
+        start=r"<mediawiki\b",
+        advice="its text is wiki markup; take the text of the hub instead, "
+        "--tasks=table --hf_dataset=wikimedia/wikipedia/20231101.CODE with the language's code, or "
+        "extract it with WikiExtractor",
+        url="https://dumps.wikimedia.org",
+    ),
+    Distribution(
+        "wikiextractor",
+        "WikiExtractor's output",
+        (r"[A-Z]{2}/wiki_\d\d<z>",),
+        "swwiki/AA/wiki_00",
+        "",
+        start=r"\A<doc id=",
+        advice="join it in one file of its language: cat {folder.parent}/*/wiki_* | "
+        "sed '/^<doc id=.*>$/d; s/^<[/]doc>$//' > CODE.txt (zcat or bzcat if it is compressed), "
+        "and read its folder with --tasks=cc100 --cc100_dir=FOLDER",
+        url="https://github.com/attardi/wikiextractor",
+    ),
+    Distribution(
+        "wikiextractor-json",
+        "WikiExtractor's output (JSON)",
+        (r"[A-Z]{2}/wiki_\d\d<z>",),
+        "swwiki/AA/wiki_00",
+        "",
+        start=r"\A\{\"\w+\":",
+        advice="join it in one file of its language: cat {folder.parent}/*/wiki_* > CODE.jsonl "
+        "(zcat or bzcat if it is compressed), and read its folder with --tasks=table "
+        "--table_dir=FOLDER",
+        url="https://github.com/attardi/wikiextractor",
+    ),
+    Distribution(
+        "opus-xml",
+        "OPUS (XML)",
+        (r"<pair>\.xml<z>", r"(?:raw|xml|parsed)/<language>/(?:[^/]+/)*<file>\.xml<z>"),
+        "Tatoeba/v2023/xml/en-sw.xml.gz",
+        "",
+        advice="download the same corpus in the Moses form, en-sw.txt.zip, which is read as it is",
+        url="https://opus.nlpl.eu",
+    ),
+    Distribution(
+        "common-crawl",
+        "Common Crawl (WARC, WAT and WET)",
+        (r"<file>\.warc(?:\.wat|\.wet)?<z>",),
+        "CC-MAIN-20240101000000-00000.warc.wet.gz",
+        "",
+        advice="pages are in no language yet; take a corpus made of it, such as FineWeb-2 or HPLT",
+        url="https://commoncrawl.org",
+    ),
+)
+# After all others, because OPUS's archives are read as they are.
+_ZIP = Distribution(
+    "zip",
+    "an archive (zip)",
+    (r"<file>\.zip",),
+    "ELRC_1234.zip",
+    "",
+    advice="unpack it first: unzip {file} -d {stem}, and move the archive",
 )
 
 DISTRIBUTIONS: tuple[Distribution, ...] = (
-    *_ARCHIVES,
+    *_UNREAD,
     *itertools.chain.from_iterable(map(_rows_of, evaluation_layouts.SETS)),
     *_TEXT,
     *_PAIRS,
+    _ZIP,
 )

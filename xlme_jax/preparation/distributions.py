@@ -22,6 +22,7 @@ from pathlib import Path
 from xlme_jax.data import languages
 from xlme_jax.data.text import bitext_files, reading
 from xlme_jax.data.text.decompression import DataError, read_blocks, shown, strip_compression
+from xlme_jax.data.text.opening import utf16_of
 from xlme_jax.data.text.tables import column_names, is_table
 from xlme_jax.preparation.distribution_table import (
     DEV,
@@ -44,8 +45,10 @@ _ORDER = (TRAIN, DEV, TEST, NOISY, REMOVED, EVALUATION)
 # Names of files that describe a distribution or check it, and have no text of it.
 _ABOUT = re.compile(
     r"(?i)(?:readme|licen[cs]e|citation|copying|changelog|notice|checksums?|(?:sha|md5).*sums?)\b.*"
-    r"|.+\.(?:md|rst|py|sh|png|jpg|svg|pdf|html?|ya?ml|sha\d*|md5|bib|lock|metadata)"
+    r"|.+\.(?:md|rst|py|sh|png|jpg|svg|pdf|html?|ya?ml|sha\d*|md5|bib|lock|metadata|map)"
     r"|(?:state|dataset_infos?|dataset_dict|index)\.json|.+_map\.txt|(?:languages|versions)\.t[sx][vt]"
+    r"|.+_(?:sha\d+|md5)\.txt|(?:cache|indices)-[0-9a-f]+(?:_\d+_of_\d+)?\.arrow"
+    r"|thumbs\.db|desktop\.ini"
 )
 _DIGITS = re.compile(r"\d+")
 # Codes of corpora for text that is in no language.
@@ -60,6 +63,10 @@ _OTHER_CODES = {
     "sz_PL": "szl",
     "tz_MA": "zgh",
     "zz_TR": "diq",
+    # Languages of AfriBERTa's corpus; gahuza is a mixture of Kinyarwanda and Kirundi.
+    "afaanoromoo": "om",
+    "gahuza": "mul",
+    "pidgin": "pcm",
 }
 # Words for the dev or test set in the name of a pair file; the first group is set for dev.
 _HELD_OUT = re.compile(r"(?:^|[\W_])(?:(dev|valid(?:ation)?)|test|devtest|newstest\w*)(?:[\W_]|$)")
@@ -87,6 +94,12 @@ class FileOfDistribution:
     part: str
     side: int | None = None
 
+    @property
+    def advice(self) -> str:
+        """Returns what the user should do with a file that is not read."""
+        folder, stem = self.path.parent, self.path.name.partition(".")[0]
+        return self.distribution.advice.format(file=self.path, folder=folder, stem=folder / stem)
+
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
@@ -96,11 +109,13 @@ class Survey:
       files: Files that were recognised, sorted by path.
       unknown: {file of no known distribution: the reason why}.
       no_language: Recognised files whose name says that the text is in no language (`c4-und`).
+      without_text: Files about the recognised ones, such as README.md and ids.
     """
 
     files: tuple[FileOfDistribution, ...]
     unknown: dict[Path, str]
     no_language: tuple[Path, ...]
+    without_text: tuple[Path, ...]
 
 
 def recognise(folder: Path) -> list[FileOfDistribution]:
@@ -142,6 +157,8 @@ def survey(folder: Path) -> Survey:
 def survey_files(paths: Iterable[Path], reader: str = "") -> Survey:
     """Returns what given files are, as `survey` does for a folder.
 
+    Files are recognised once, as long as none of them changes.
+
     Args:
       paths: The files.
       reader: Source that asks which of its files it would misread. Files that can only be of
@@ -151,15 +168,27 @@ def survey_files(paths: Iterable[Path], reader: str = "") -> Survey:
     Raises:
       DataError: A file is empty or damaged.
     """
+    sorted_paths = tuple(sorted(paths))
+    states = [path.stat() for path in sorted_paths]
+    return _surveyed(sorted_paths, tuple((s.st_size, s.st_mtime_ns) for s in states), reader)
+
+
+@functools.lru_cache(maxsize=16)
+def _surveyed(
+    paths: tuple[Path, ...], versions: tuple[tuple[int, int], ...], reader: str
+) -> Survey:
+    """Returns what `survey_files` does for sorted paths of files with these sizes and times."""
     contents = _Contents()
     # Patterns are matched once for all files whose names differ only in digits: shards of one
     # language in one folder.
     candidates: dict[tuple[Path, str], list[FileOfDistribution]] = {}
     files: list[FileOfDistribution] = []
-    unknown: dict[Path, str] = {}
+    unknown: dict[Path, list[Distribution]] = {}
     no_language: list[Path] = []
-    for path in sorted(paths):
+    without_text: list[Path] = []
+    for path in paths:
         if _ABOUT.fullmatch(path.name):
+            without_text.append(path)
             continue
         key = path.parent, _DIGITS.sub("0", path.name)
         if key not in candidates:
@@ -172,18 +201,25 @@ def survey_files(paths: Iterable[Path], reader: str = "") -> Survey:
             files.append(fitting)
         elif fitting is not None:
             no_language.append(path)
-        elif not _is_beside(os.fspath(path.absolute())):
-            rows = [file.distribution for file in named]
-            unknown[path] = "" if reader else _why_not(path, rows)
-    return Survey(tuple(files), unknown, tuple(no_language))
+        else:
+            unknown[path] = [file.distribution for file in named]
+    rows = dict.fromkeys(file.distribution for file in files)
+    beside = [path for path in unknown if _is_beside(path, rows)]
+    reasons = {
+        path: "" if reader else _why_not(path, named)
+        for path, named in unknown.items()
+        if path not in set(beside)
+    }
+    return Survey(tuple(files), reasons, tuple(no_language), tuple(without_text + beside))
 
 
 # --- Names ---
 
 
-def _is_beside(path: str) -> bool:
+def _is_beside(path: Path, rows: Iterable[Distribution]) -> bool:
     """Returns whether the path of a file is one of those that a row has in `beside`."""
-    return any(p.fullmatch(path) for row in DISTRIBUTIONS for p in row.patterns_beside)
+    full = os.fspath(path.absolute())
+    return any(pattern.fullmatch(full) for row in rows for pattern in row.patterns_beside)
 
 
 def _named(path: Path) -> Iterator[FileOfDistribution]:
@@ -228,7 +264,7 @@ def _matched(
             side = pair.index(tag)
         return FileOfDistribution(path, row, pair, part, side)
     code = names.get("language") or names.get("side") or row.language
-    if code in _NO_LANGUAGE:
+    if _OTHER_CODES.get(code, code) in _NO_LANGUAGE:
         return FileOfDistribution(path, row, (), part)
     tag = _tag(code)
     if tag is None and row.is_evaluation:
@@ -236,6 +272,10 @@ def _matched(
         return FileOfDistribution(path, row, ("",) if not code else (), part)
     if tag is None:
         return None
+    if row.format == "table_pairs":  # The name has only the second language.
+        if tag == row.language:
+            return None
+        return FileOfDistribution(path, row, (row.language, tag), part)
     role = names.get("role")
     return FileOfDistribution(path, row, (tag,), part, None if role is None else int(role != "src"))
 
@@ -255,8 +295,11 @@ def _part(row: Distribution, path: Path, names: dict[str, str | None]) -> str:
 
 
 def _tag(code: str) -> str | None:
-    """Returns the canonical tag of a code in a file's name, or None if it is no language."""
-    return languages.tag_of_half(_OTHER_CODES.get(code, code.removesuffix("_XX")))
+    """Returns the canonical tag of a code or name in a file's name; None if it is no language."""
+    code = _OTHER_CODES.get(code, code.removesuffix("_XX"))
+    if len(code) > 3 and (language := languages.named(code)):
+        return language.tag
+    return languages.tag_of_half(code)
 
 
 def _pair(name: str) -> tuple[str, str] | None:
@@ -264,6 +307,8 @@ def _pair(name: str) -> tuple[str, str] | None:
 
     Returns None if the name is no pair, or can be split into different pairs.
     """
+    if "-" not in name:
+        name = name.replace("_", "-")
     parts = name.split("-")
     halves = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
     tags = [(_tag(first), _tag(second)) for first, second in halves]
@@ -343,7 +388,7 @@ def _head(path: Path, whole_line: bool = False) -> bytes:
 
 @functools.lru_cache(maxsize=2)  # Several rows may ask for the beginning of one file.
 def _first_bytes(path: Path, whole_line: bool, version: int) -> bytes:
-    """Returns the first bytes of a file, decompressed and without a byte order mark.
+    """Returns the first bytes of a file, decompressed, in UTF-8 and without a byte order mark.
 
     Args:
       path: The file.
@@ -358,6 +403,9 @@ def _first_bytes(path: Path, whole_line: bool, version: int) -> bytes:
             whole_line and b"\n" in head
         ):
             break
+    # The reader of the file says what to do about UTF-16.
+    if encoding := utf16_of(head):
+        return head.decode(encoding, errors="replace").removeprefix("\ufeff").encode()
     return head.removeprefix(b"\xef\xbb\xbf")
 
 
@@ -398,7 +446,7 @@ def _nearest(path: Path) -> Distribution:
         ending = path.name.endswith(Path(strip_compression(row.example)).suffix)
         return difflib.SequenceMatcher(None, words, row.example).ratio() + 0.3 * ending
 
-    return max(DISTRIBUTIONS, key=likeness)
+    return max((row for row in DISTRIBUTIONS if row.format), key=likeness)
 
 
 # --- Other sources ---
@@ -437,7 +485,7 @@ def check_source(
             why = f"text to evaluate with ({file.part}), which is no training text"
             remedy += f", and with --include_parts={file.part} to train on it all the same"
         if not row.format:
-            why, remedy = row.advice, "see its page"
+            why, remedy = "which is not read as it is", file.advice
         raise DataError(f"{file.path}: this is {row.title}, {why}; {remedy}")
 
 

@@ -30,6 +30,7 @@ RECORDS = 1000
 _MOST_CHARS = 1 << 21  # Of long documents, fewer than `RECORDS` are held and examined.
 # Characters and lines of a record, and characters of a line, that are examined.
 _CHARS, _LINES, _LINE_CHARS = 1000, 5, 200
+_FEW = 100  # Of fewer documents, more characters and lines of each are examined.
 _MOST_LINES = 500  # Lines of all documents that are examined.
 # Lines and characters of a line whose scripts are counted; fewest letters that prove a script; and
 # the share of lines that counts as nearly all.
@@ -70,6 +71,7 @@ SIGNS = {
         Sign("numbers", "are numbers", 0.5, 0.3, _AS_TEXT),
         Sign("addresses", "are addresses (URLs)", 0.5, 0.2, _AS_TEXT),
         Sign("ids", "begin with an id or a number", 0.8, 0.5, _AS_TEXT),
+        Sign("codes", "are codes or single words", 0.9, 0.5, _AS_TEXT),
         Sign("columns", "have tabs, as tables have", 0.8, 0.3, _AS_TEXT),
         Sign("header", "name columns or languages", 1.0, 2.0, "remove that line, or " + _AS_TEXT),
         Sign(
@@ -241,9 +243,13 @@ class _Finding:
 def _findings(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterator[_Finding]:
     """Yields the signs that records have, however few records have them."""
     is_pairs = len(tags) == 2
+    # A file without blank lines is one document, of which more is examined.
+    times = max(1, _FEW // max(1, len(records)))
     for side, tag in enumerate(tags):
-        texts = [record[side][:_CHARS] for record in records]
-        lines = [text[:_LINE_CHARS] for text in texts] if is_pairs else _lines(texts)
+        texts = [record[side][: _CHARS * times] for record in records]
+        lines = (
+            [text[:_LINE_CHARS] for text in texts] if is_pairs else _lines(texts, _LINES * times)
+        )
         if not is_pairs and _has_header(lines):
             yield _Finding("header", 1, 1, example=lines[0])
         for sign, count in _LINE_SIGNS.items():
@@ -252,6 +258,7 @@ def _findings(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterat
             number, example = count(lines)
             if number:
                 yield _Finding(sign, number, len(lines), side=side, example=example)
+        yield from _codes(texts, side, is_pairs)
         yield from _escaped(texts, side)
         yield from _script(lines, tag, side, is_pairs)
     if is_pairs and len(records) >= _LEAST:
@@ -274,9 +281,9 @@ def _exchanged(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Itera
             yield _Finding("swapped_sides", count, count, "pairs", example=" | ".join(records[0]))
 
 
-def _lines(texts: Iterable[str]) -> list[str]:
-    """Returns the first lines of documents, cut to a length."""
-    stripped = (line.strip() for text in texts for line in text.split("\n", _LINES)[:_LINES])
+def _lines(texts: Iterable[str], number: int) -> list[str]:
+    """Returns the first lines, at most `number`, of each document, cut to a length."""
+    stripped = (line.strip() for text in texts for line in text.split("\n", number)[:number])
     lines = filter(None, stripped)
     return [line[:_LINE_CHARS] for line in itertools.islice(lines, _MOST_LINES)]
 
@@ -345,7 +352,7 @@ def _ids(lines: Sequence[str]) -> tuple[int, str]:
 
 _WITH_ID = _matching(
     _DIGITS + _CAPITALS + "abcdefghijklmnopqrstuvwxyz",
-    r"[\w:./-]{0,30}\d[\w:./-]{0,30}\t|\d{8}\s|(?:b\.)?[1-3]?[A-Z]{2,3}[ .]\d+[.:]\d+\s",
+    r"[\w:./-]{0,30}\d[\w:./-]{0,30}\t|\d{8}\s|\d+\|\d+\||(?:b\.)?[1-3]?[A-Z]{2,3}[ .]\d+[.:]\d+\s",
 )
 
 
@@ -385,6 +392,20 @@ _LINE_SIGNS: dict[str, Callable[[Sequence[str]], tuple[int, str]]] = {
 }
 
 
+def _codes(texts: Sequence[str], side: int, is_pairs: bool) -> Iterator[_Finding]:
+    """Yields a finding if texts are short, in ASCII and without spaces.
+
+    Pairs may be of words; such texts of pairs count if most of them occur several times.
+    """
+    codes = [text for text in texts if len(text) <= _CODE_CHARS and _CODE.fullmatch(text)]
+    is_repeated = len(set(codes)) <= 0.25 * len(texts)
+    if len(texts) >= _LEAST and codes and (is_repeated or not is_pairs):
+        yield _Finding("codes", len(codes), len(texts), "texts", side, codes[0])
+
+
+_CODE_CHARS, _CODE = 30, re.compile(r"[!-~]+")
+
+
 def _escaped(texts: Sequence[str], side: int) -> Iterator[_Finding]:
     """Yields a finding if texts have a backslash and an "n" where a line or a document ends."""
     escaped = [text for text in texts if "\\n" in text and _ESCAPED.search(text)]
@@ -413,8 +434,8 @@ def _script(lines: Sequence[str], tag: str, side: int, is_pairs: bool) -> Iterat
 
     If most letters are Latin, lines without a letter of an expected script are counted instead of
     letters, because parts that nobody translated are in Latin letters. The finding can be an error
-    only for pairs, and with Latin letters only if nearly all lines are counted and the language is
-    one of XLM-R's.
+    for documents only if nearly all letters are in another script than Latin, and for pairs with
+    Latin letters only if nearly all lines are counted; both only in the languages of XLM-R.
     """
     expected = _scripts(tag)
     if not expected:
@@ -432,7 +453,8 @@ def _script(lines: Sequence[str], tag: str, side: int, is_pairs: bool) -> Iterat
     main = counts.most_common(1)[0][0]
     example = f"{main}, not {'/'.join(sorted(expected))}: {lines[0]}"
     if main != "Latn":
-        yield _Finding("script", other, total, "letters", side, example, is_pairs)
+        can_ruin = is_pairs or (other >= _NEARLY_ALL * total and tag in languages.XLMR)
+        yield _Finding("script", other, total, "letters", side, example, can_ruin)
         return
     without = sum(not any(_script_of(c) in expected for c in line) for line in lines)
     # Corpora of languages beyond XLM-R's have text in unofficial Latin orthographies.

@@ -12,19 +12,21 @@ import dataclasses
 import functools
 import logging
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from xlme_jax.data.text import reading
+from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, bitext_files, reading
 from xlme_jax.data.text.bitext_files import Selection, discover_bitext
-from xlme_jax.data.text.decompression import DataError
+from xlme_jax.data.text.decompression import DataError, read_blocks
 from xlme_jax.data.text.document_files import DocumentFile
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.pair_kinds import BY_FORMAT, BitextSource, PairFile, with_min_score
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.text.table_files import discover_table_pairs, discover_tables
-from xlme_jax.data.text.tables import TableText
+from xlme_jax.data.text.tables import TableText, is_table
 from xlme_jax.preparation import distributions
 from xlme_jax.preparation.distribution_table import (
     DEV,
@@ -57,6 +59,7 @@ _log = logging.getLogger(__name__)
 OPTION, VARIABLE = "dir", "TEXT_DIR"
 _OTHER_PARTS = (REMOVED, NOISY, DEV, TEST, EVALUATION)
 _SHOWN_FILES = 5
+_TRIED_TASKS = 20  # Tasks of another source whose first records are read before it is recommended.
 Files = Sequence[FileOfDistribution]
 
 
@@ -194,12 +197,13 @@ def explain(config: PrepareConfig) -> list[str]:
             row = file.distribution
             line = ", ".join(filter(None, (row.title, "-".join(file.languages), file.part)))
             if not row.format:
-                line += f", not read: {row.advice}"
+                line += f", not read: {file.advice}"
             elif file.part not in parts:
                 line += f", left out (--include_parts={file.part})"
             lines.append(f"{file.path}: {line}")
         lines += [f"{path}: left out, in no language" for path in survey.no_language]
         lines += [f"{path}: unknown, {reason}" for path, reason in survey.unknown.items()]
+        lines += [f"{path}: left out, has no text of a corpus" for path in survey.without_text]
     return lines
 
 
@@ -241,13 +245,8 @@ def _check(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
     For an unknown file, the message says what to do (`_remedy_for_unknown`).
     """
     for file in survey.files:
-        if not file.distribution.format and file.part in parts:
-            target = file.path.parent / file.path.name.partition(".")[0]
-            command = f": mkdir {target} && tar -xf {file.path} -C {target}, and move the archive"
-            raise DataError(
-                f"{file.path}: {file.distribution.title}; {file.distribution.advice}"
-                + (command if file.distribution.name == "archive" else "")
-            )
+        if not file.distribution.format:
+            raise DataError(f"{file.path}: this is {file.distribution.title}; {file.advice}")
     if survey.unknown:
         path, reason = next(iter(survey.unknown.items()))
         more = len(survey.unknown) - 1
@@ -255,60 +254,115 @@ def _check(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
             f"{path}: {reason}"
             + (f" (and {more} more such files)" if more else "")
             + "; "
-            + _remedy_for_unknown(folder)
+            + _remedy_for_unknown(folder, path)
         )
     if not survey.files:
-        raise DataError(f"{folder}: no text in this folder")
+        names = [path.name for path in (*survey.no_language, *survey.without_text)]
+        raise DataError(
+            f"{folder}: no text in this folder"
+            + (f", only {', '.join(names[:_SHOWN_FILES])}" if names else "")
+        )
 
 
-def _remedy_for_unknown(folder: Path) -> str:
-    """Returns what to do about an unknown file: move it, use another source, or convert it."""
+def _remedy_for_unknown(folder: Path, path: Path) -> str:
+    """Returns what to do about an unknown file: move it, use another source, or convert it.
+
+    Args:
+      folder: The folder that the user gives.
+      path: The unknown file in it.
+    """
     if any(file.distribution.format for file in distributions.survey(folder).files):
         return "move it out of the folder if it is not text to train on (--explain lists all files)"
     disabled = logging.root.manager.disable
     # Other sources are only tried here, so their warnings would mislead.
     logging.disable(logging.WARNING)
     try:
-        for name, discover in _OTHER_SOURCES.items():
-            with contextlib.suppress(ValueError):
-                if paths := discover(folder):
-                    distributions.check_source(name, folder, paths)
-                    return f"--tasks={name} --{name}_dir={folder} may read it"
+        for name, tasks_in in _OTHER_SOURCES.items():
+            for directory in dict.fromkeys((folder, path.parent)):
+                with contextlib.suppress(ValueError):
+                    if _can_read(name, directory, tasks_in(directory)):
+                        return f"--tasks={name} --{name}_dir={directory} may read it"
+        with contextlib.suppress(ValueError):
+            columns = _columns_of_texts(path)
+            tasks = _tasks_of_pairs(folder, columns)
+            if tasks and _can_read("bitext", folder, tasks, columns):
+                listed = ",".join(map(str, columns))
+                return f"--tasks=bitext --bitext_dir={folder} --tsv_columns={listed} may read it"
     finally:
         logging.disable(disabled)
+    names = path.name.partition(".")[0], path.parent.name
+    is_pair = any(map(bitext_files.pair_of, names))
+    if is_table(path.name) and is_pair:
+        return (
+            f"say which columns have the texts: --tasks=table_pairs --table_pairs_dir={folder} "
+            "--pair_columns=FIRST,SECOND; or name the files as there"
+        )
+    if is_table(path.name):
+        return (
+            f"say which column has the text, and its language: --tasks=table --table_dir={folder} "
+            "--text_column=NAME --text_language=CODE; or name the files as there"
+        )
     return (
         "rename the files as there, or convert them to <language>.txt (--tasks=cc100), "
         "<language>-<language>.tsv (--tasks=bitext) or a table (--tasks=table)"
     )
 
 
-def _paths_of_documents(folder: Path) -> list[Path]:
-    by_language = reading.discover_documents(folder, may_be_empty=True)
-    return [path for files in by_language.values() for path in files]
+def _columns_of_texts(path: Path) -> tuple[int, int]:
+    """Returns the columns of the two texts in a file of lines with tabs, by the first line.
+
+    Raises:
+      ValueError: Not exactly two fields have a space between letters.
+    """
+    line = next(iter(reading.aligned_lines(read_blocks(path), str(path), ReadReport())), "")
+    fields = str(line).split("\t")
+    columns = [i for i, field in enumerate(fields) if re.search(r"\w \w", field)]
+    first, second = columns
+    return first, second
 
 
-def _paths_of_pairs(folder: Path) -> list[Path]:
-    sources = discover_bitext(folder, may_be_empty=True)
-    return [path for source in sources for path in source.paths]
+def _can_read(
+    name: str, folder: Path, tasks: Sequence[TextTask], columns: tuple[int, int] | None = None
+) -> bool:
+    """Returns whether a source has tasks in a folder whose first records it believes.
+
+    Raises:
+      ValueError: The source reads a file wrongly, or not at all.
+    """
+    shards = [shard for task in tasks for shard in task.splits["train"]]
+    files = (file for shard in shards for file in shard.files)
+    distributions.check_source(name, folder, files, columns)
+    for task in tasks[:_TRIED_TASKS]:
+        next(task.splits["train"][0].read(ReadReport()), None)
+    return bool(shards)
 
 
-def _paths_of_table_pairs(folder: Path) -> list[Path]:
-    sources = discover_table_pairs(folder, None, None, None)
-    return [path for source in sources for path in source.paths]
+def _tasks_of_documents(folder: Path) -> list[TextTask]:
+    files = reading.discover_documents(folder, may_be_empty=True)
+    return document_tasks("cc100", files, DEFAULT_MAX_DOCUMENT_CHARS, None)
 
 
-def _paths_of_tables(folder: Path) -> list[Path]:
-    by_language = discover_tables(folder, None, "text")
-    return [table.path for tables in by_language.values() for table in tables]
+def _tasks_of_pairs(folder: Path, columns: tuple[int, int] | None = None) -> list[TextTask]:
+    sources = discover_bitext(folder, tsv_columns=columns, may_be_empty=True)
+    return pair_tasks("bitext", sources, False, None)
 
 
-# {name of a source: function that lists the files that the source would read in a folder}, in the
-# order in which the sources are tried.
-_OTHER_SOURCES: dict[str, Callable[[Path], list[Path]]] = {
-    "bitext": _paths_of_pairs,
-    "cc100": _paths_of_documents,
-    "table_pairs": _paths_of_table_pairs,
-    "table": _paths_of_tables,
+def _tasks_of_table_pairs(folder: Path) -> list[TextTask]:
+    return pair_tasks("table_pairs", discover_table_pairs(folder, None, None, None), False, None)
+
+
+def _tasks_of_tables(folder: Path) -> list[TextTask]:
+    files = discover_tables(folder, None, "text")
+    return document_tasks("table", files, DEFAULT_MAX_DOCUMENT_CHARS, None)
+
+
+# {name of a source: function that lists its tasks in a folder}, in the order in which the sources
+# are tried.
+_OTHER_SOURCES: dict[str, Callable[[Path], list[TextTask]]] = {
+    "bitext": _tasks_of_pairs,
+    "cc100": _tasks_of_documents,
+    "table_pairs": _tasks_of_table_pairs,
+    "table": _tasks_of_tables,
 }
 
 
@@ -401,7 +455,7 @@ def _where(text: _Text, where: str) -> _Text:
     documents: dict[str, list[DocumentFile]] = defaultdict(list)
     for tag, files in text.documents.items():
         for file in files:
-            if not isinstance(file, TableText) or file.is_numbered:
+            if not isinstance(file, TableText) or file.tabs >= 0:
                 raise DataError(f"{file_of(file)}: has no named columns; leave out --where")
             documents[tag].append(dataclasses.replace(file, where=where))
     if unnamed := [s for s in text.sources if s.of_kind.columns != "named"]:
@@ -461,14 +515,14 @@ def _table(file: FileOfDistribution) -> TableText:
     return TableText(file.path, file.languages[0], column, is_escaped=row.is_escaped)
 
 
-def _numbered(file: FileOfDistribution) -> TableText:
-    return TableText(file.path, file.languages[0], "", is_numbered=True)
+def _lines(file: FileOfDistribution) -> TableText:
+    tabs = int(file.distribution.text[0])
+    return TableText(file.path, file.languages[0], "", tabs=tabs)
 
 
 def _pair_file(file: FileOfDistribution) -> PairFile:
     row = file.distribution
-    score = row.score if isinstance(row.score, int) else None
-    return PairFile(file.path, file.languages, file.side, row.name, row.text, score)
+    return PairFile(file.path, file.languages, file.side, row.name, row.text, row.score)
 
 
 # {format: function that returns the documents of a file}. Formats of pairs are those of
@@ -476,5 +530,5 @@ def _pair_file(file: FileOfDistribution) -> PairFile:
 DOCUMENTS: dict[str, Callable[[FileOfDistribution], DocumentFile]] = {
     "documents": _plain,
     "table": _table,
-    "numbered": _numbered,
+    "lines": _lines,
 }

@@ -108,7 +108,8 @@ class PairFile:
         side: Number of the text that the file contains, 0 or 1; None: both texts, or no role.
         corpus: Name of the corpus; files of different corpora are not joined.
         columns: Columns of both texts, by name or counted from 0; may be empty.
-        score_column: Column of the scores, counted from 0; None: none.
+        score: Column of the scores, by name or counted from 0, or the property of a TMX file's units
+            that has them; None: none.
     """
 
     path: Path
@@ -116,7 +117,7 @@ class PairFile:
     side: int | None = None
     corpus: str = ""
     columns: tuple[str, ...] | tuple[int, int] = ()
-    score_column: int | None = None
+    score: str | int | None = None
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -299,7 +300,18 @@ def _table_units(source: BitextSource, report: ReadReport) -> Units:
 
 def _of_one_file(kind: str) -> Callable[[Sequence[PairFile]], list[BitextSource]]:
     """Returns a function that makes a source of each file, which contains both texts of pairs."""
-    return lambda files: [canonical_source(kind, file.pair, file.path) for file in files]
+
+    def join(files: Sequence[PairFile]) -> list[BitextSource]:
+        return [_scored(canonical_source(kind, file.pair, file.path), file) for file in files]
+
+    return join
+
+
+def _scored(source: BitextSource, file: PairFile) -> BitextSource:
+    """Returns a source of a file, with what says where the file has its scores."""
+    if isinstance(file.score, str):
+        return dataclasses.replace(source, score_name=file.score)
+    return dataclasses.replace(source, score_column=file.score)
 
 
 def _join_tsv(files: Sequence[PairFile]) -> list[BitextSource]:
@@ -308,9 +320,8 @@ def _join_tsv(files: Sequence[PairFile]) -> list[BitextSource]:
         source = canonical_source("tsv", file.pair, file.path)
         if file.columns:
             first, second = map(int, file.columns)
-            columns = (first, second)
-            source = dataclasses.replace(source, columns=columns, score_column=file.score_column)
-        sources.append(source)
+            source = dataclasses.replace(source, columns=(first, second))
+        sources.append(_scored(source, file))
     return sources
 
 
@@ -320,7 +331,7 @@ def _join_tables(files: Sequence[PairFile]) -> list[BitextSource]:
         fields = tuple(map(str, file.columns)) or None
         source = canonical_source("table", file.pair, file.path, fields=fields)
         # `canonical_source` has already put the fields in the order of the languages.
-        sources.append(dataclasses.replace(source, swap=False))
+        sources.append(_scored(dataclasses.replace(source, swap=False), file))
     return sources
 
 

@@ -7,13 +7,14 @@ import re
 
 # Lookahead that excludes words of file names that look like language codes.
 _WORDS = r"(?!(?:dev|val|tst|src|trg|ref|raw|ids|txt)\b)"
-_LANGUAGE = rf"(?:{_WORDS}[a-z]{{2,3}}(?:[-_@][A-Za-z0-9]{{1,10}})*?|simple)"
+_LANGUAGE = rf"(?:{_WORDS}[a-z]{{2,3}}(?:[-_@][A-Za-z0-9]{{1,10}})*?|simple|multi)"
 # {token: its regular expression}.
 _TOKENS = {
     "<language>": rf"(?P<language>{_LANGUAGE})",
     "<again>": r"(?P=language)",
     "<side>": rf"(?P<side>{_LANGUAGE})",
     "<pair>": rf"(?P<pair>{_LANGUAGE}-{_LANGUAGE})",
+    "<pair_>": r"(?P<pair>[a-z]{2,3}[-_][a-z]{2,3})",
     "<z>": r"(?:\.(?:gz|xz|zst|bz2))?",
     "<n>": r"\d+",
     "<file>": r"[^/]+",

@@ -28,14 +28,23 @@ Rows = Iterator[tuple[Any, ...] | str]
 _Cells = Iterator[Sequence[str | bytes] | str]
 
 
-def numbered_rows(path: Path, report: ReadReport) -> Rows:
-    """Yields the text of each line `number<TAB>text`, or the reason why the line is skipped."""
+def line_rows(path: Path, tabs: int, report: ReadReport) -> Rows:
+    """Yields the text of each line, or the reason why the line is skipped.
+
+    Args:
+        path: The file.
+        tabs: Number of tabs before the text. If there are some, the line begins with a number.
+        report: Collects the numbers of repairs.
+    """
     for line in aligned_lines(read_blocks(path), str(path), report):
         if not isinstance(line, str):
             yield line.value
             continue
-        number, tab, text = line.partition("\t")
-        yield (text,) if tab and number.strip().isdigit() else "no number at its start"
+        *fields, text = line.split("\t", tabs)
+        if len(fields) < tabs or (fields and not fields[0].strip().isdigit()):
+            yield "no number at its start"
+        else:
+            yield (text,)
 
 
 # --- JSON Lines ---

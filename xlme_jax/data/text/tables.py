@@ -73,8 +73,9 @@ class TableText:
             are read.
         where: Conditions that rows satisfy, see `row_conditions`. Empty: no conditions.
         is_escaped: Whether line ends are written as a backslash and an "n", as in MADLAD-400.
-        is_numbered: Whether the file has no named columns but lines `number<TAB>text`, as the
-            Leipzig Corpora have; then `column` is not used.
+        tabs: Number of tabs before the text in each line of a file without named columns, in which
+            case `column` is not used; -1 for files with named columns. Lines `number<TAB>text`, as
+            the Leipzig Corpora have, have one.
     """
 
     path: Path
@@ -83,7 +84,7 @@ class TableText:
     language_column: str = ""
     where: str = ""
     is_escaped: bool = False
-    is_numbered: bool = False
+    tabs: int = -1
 
     @property
     def name(self) -> str:
@@ -99,8 +100,8 @@ class TableText:
             key += f", where {self.where}"
         if self.is_escaped:
             key += ", escaped"
-        if self.is_numbered:
-            key += ", numbered"
+        if self.tabs >= 0:
+            key += ", numbered" if self.tabs == 1 else f", behind {self.tabs} tabs"
         return key
 
 
@@ -174,7 +175,7 @@ def read_table(
 
     Raises:
         DataError: The file is missing or damaged, lacks a column, contains no text though there are
-            no conditions, or is numbered and has conditions.
+            no conditions, or has no named columns but conditions.
     """
     report = ReadReport() if report is None else report
     before = report.read
@@ -182,10 +183,10 @@ def read_table(
     if table.language_column:
         columns.append(table.language_column)
     rows: Rows
-    if table.is_numbered:
+    if table.tabs >= 0:
         if table.where:
             raise DataError(f"{table.name}: has no named columns that --where could compare")
-        rows = row_lines.numbered_rows(table.path, report)
+        rows = row_lines.line_rows(table.path, table.tabs, report)
     else:
         rows = _rows(table.path, columns, report, table.where)
     for row in rows:
