@@ -262,6 +262,18 @@ def test_scores_are_read(name, tmp_path):
     assert counts(tmp_path, min_score=least) == {"text_pairs_en_sw": number}
 
 
+@pytest.mark.parametrize("name", ["ccmatrix", "paracrawl-tmx"])
+def test_held_out_pairs_do_not_depend_on_scores(name, tmp_path):
+    LAYOUTS[name][0](tmp_path)
+    held = []
+    for least in (None, SCORES[name][0]):
+        config = PrepareConfig("out", ("text",), options={"dir": str(tmp_path)}, min_score=least)
+        held_out = HeldOutText("every:3", corpora=sources.SOURCES["text"].corpora(config))
+        (task,) = sources.SOURCES["text"].find(config, held_out)
+        held.append({x for shard in task.splits["validation"] for x in shard.read(ReadReport())})
+    assert held[1] < held[0]
+
+
 def test_a_least_score_needs_scores(tmp_path):
     LAYOUTS["ccmatrix"][0](tmp_path)
     (tmp_path / "en-sw.bitextf.tsv.gz").unlink()

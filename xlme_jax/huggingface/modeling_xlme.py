@@ -171,8 +171,8 @@ class Attention(nn.Module):
             added = bias.to(exact)
             if config.relative_bias == "gated":
                 added = added * self.gate(q if config.gate_input == "query" else self._split(x))
-        # Half of the range: its sum with a negative score must not be -inf, because a query that may
-        # attend to nothing would get NaN.
+        # Half of the range: its sum with a negative score must not be -inf, because a query that
+        # may attend to nothing would get NaN.
         hidden = max(torch.finfo(q.dtype).min, torch.finfo(torch.float32).min) / 2
         added = added.masked_fill(~allowed, hidden).to(q.dtype)
         rate = config.attention_probs_dropout_prob if self.training else 0.0

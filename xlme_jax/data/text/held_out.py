@@ -40,7 +40,6 @@ from xlme_jax.data.text.reading import (
     discover_documents,
 )
 from xlme_jax.data.text.tables import TableText
-from xlme_jax.data.text.verses import verse_ids
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
@@ -491,9 +490,11 @@ def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
             [i for i, name in enumerate(names) if name in listed_ids], np.int64
         )
         known.update(listed_ids.intersection(names))
-    for source in (source for source in corpora.sources if source.kind == "verses"):
-        first, second = source.paths
-        of_units = [listed_ids.intersection(ids) for ids in verse_ids(first, second)]
+    for source in corpora.sources:
+        ids_of_units = source.of_kind.unit_ids
+        if ids_of_units is None:
+            continue
+        of_units = [listed_ids.intersection(ids) for ids in ids_of_units(source)]
         chosen = [number for number, ids in enumerate(of_units) if ids]
         numbers[corpus_name(source)] = np.array(chosen, np.int64)
         known.update(*of_units)

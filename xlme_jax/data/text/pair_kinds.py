@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,9 @@ from xlme_jax.data.text.pair_readers import Pairs, Units
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.text.sgm import sgm_units
 from xlme_jax.data.text.tables import pair_columns, table_units
-from xlme_jax.data.text.tmx import tmx_pairs
+from xlme_jax.data.text.tmx import tmx_units
 from xlme_jax.data.text.tsv import not_numbers, tsv_units
-from xlme_jax.data.text.verses import verse_units
+from xlme_jax.data.text.verses import verse_ids, verse_units
 
 
 @dataclass(frozen=True, order=True)
@@ -108,8 +108,8 @@ class PairFile:
         side: Number of the text that the file contains, 0 or 1; None: both texts, or no role.
         corpus: Name of the corpus; files of different corpora are not joined.
         columns: Columns of both texts, by name or counted from 0; may be empty.
-        score: Column of the scores, by name or counted from 0, or the property of a TMX file's units
-            that has them; None: none.
+        score: Column of the scores, by name or counted from 0, or the property of TMX units that has
+            them; None: none.
     """
 
     path: Path
@@ -147,8 +147,8 @@ class PairKind:
         scores: "beside" the files (`NAME.scores`), "inside", or empty: only in columns, if at all.
         is_line_aligned: Whether lines n of the two files together are unit n.
         may_lack_units: Whether two languages may have no unit in common.
-        counts_units: Whether `read` itself counts the pairs and the skipped units, and yields
-            usable pairs alone.
+        unit_ids: Function that yields the ids of each item of `read`, by which units can be held
+            out; None: the units have none of their own.
     """
 
     name: str
@@ -162,7 +162,7 @@ class PairKind:
     scores: str = ""
     is_line_aligned: bool = False
     may_lack_units: bool = False
-    counts_units: bool = False
+    unit_ids: Callable[[BitextSource], Iterator[list[str]]] | None = None
 
 
 def canonical_source(
@@ -222,10 +222,7 @@ def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs
         DataError: See the reader of the source's kind.
     """
     report = ReadReport() if report is None else report
-    units = read_units(source, report)
-    if source.of_kind.counts_units:
-        return (unit for unit in units if not isinstance(unit, str))
-    return pair_readers.counted(units, report)
+    return pair_readers.counted(read_units(source, report), report)
 
 
 def read_units(source: BitextSource, report: ReadReport) -> Units:
@@ -233,8 +230,8 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
 
     Args:
         source: The file or files.
-        report: Collects the number of repairs; for a TMX file, all counts; for verses, unusable
-            lines; for a Parquet file, the rows that do not satisfy `where`, which give no item.
+        report: Collects the number of repairs; for a TMX file, the units that give no item; for
+            verses, unusable lines.
 
     Returns:
         Iterator of pairs (text in lang1, text in lang2), or of the reason why a unit is skipped.
@@ -277,7 +274,7 @@ def _zip_units(source: BitextSource, report: ReadReport) -> Units:
 
 def _tmx_units(source: BitextSource, report: ReadReport) -> Units:
     (path,), least = source.paths, source.min_score if source.score_name else None
-    return tmx_pairs(path, source.lang1, source.lang2, report, source.score_name, least)
+    return tmx_units(path, source.lang1, source.lang2, report, source.score_name, least)
 
 
 def _tsv_units(source: BitextSource, report: ReadReport) -> Units:
@@ -452,6 +449,7 @@ KINDS: Mapping[str, PairKind] = {
             files=2,
             formats=("verses", "vref"),
             may_lack_units=True,
+            unit_ids=lambda source: verse_ids(*source.paths),
         ),
         PairKind(
             "zip",
@@ -467,7 +465,6 @@ KINDS: Mapping[str, PairKind] = {
             _of_one_file("tmx"),
             formats=("tmx",),
             suffixes=(".tmx",),
-            counts_units=True,
         ),
         PairKind(
             "tsv",

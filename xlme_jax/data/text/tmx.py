@@ -38,14 +38,14 @@ _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 _REFERENCED = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 
 
-def tmx_pairs(
+def tmx_units(
     path: str | Path,
     lang1: str,
     lang2: str,
     report: ReadReport,
     score_name: str = "",
     min_score: float | None = None,
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[tuple[str, str] | str]:
     """Streams the pairs of a TMX file, compressed or not, in the encoding that it declares.
 
     Languages are compared by canonical tags, so `en` and `en-US` both match segments in `en` and in
@@ -53,17 +53,20 @@ def tmx_pairs(
     the first. Formatting codes inside a segment are removed. DTDs are never loaded, and entity
     declarations are an error.
 
+    In place of a pair that is skipped for its score, the reason is yielded, so that the numbers of
+    pairs do not depend on the least score.
+
     Args:
         path: The file.
         lang1: Language of the first text of a pair.
         lang2: Language of the second text.
-        report: Collects the counts of pairs, skipped units and repairs.
+        report: Collects the counts of repairs and of units that give no item.
         score_name: Type of the property (`prop`) of a unit that has its score.
-        min_score: Units with a lower score are skipped and counted, as are those without a score.
-            None: no scores are read.
+        min_score: Pairs with a lower score are skipped, as are those without a score. None: no
+            scores are read.
 
     Returns:
-        Iterator of (text in lang1, text in lang2).
+        Iterator of (text in lang1, text in lang2), or of the reason.
 
     Raises:
         DataError: The file is missing, damaged or not well-formed, declares entities, or has no
@@ -186,7 +189,8 @@ class _Units:
         self._name = name
         self._sides = [languages.tag_or_code(lang1), languages.tag_or_code(lang2)]
         self._report = report
-        self._pairs: list[tuple[str, str]] = []
+        # Pairs, or why a pair is skipped for its score.
+        self._pairs: list[tuple[str, str] | str] = []
         self._texts: dict[int, str | None] = {}  # {side: text} of the current unit.
         self._exact: set[int] = set()  # Sides with an exact match.
         self._side: int | None = None
@@ -196,12 +200,10 @@ class _Units:
         self._score: list[str] | None = None  # Parts of the score of the current unit.
         self._in_score = False
 
-    def take(self) -> Iterator[tuple[str, str]]:
-        """Yields and counts the pairs that were completed since the last call."""
+    def take(self) -> Iterator[tuple[str, str] | str]:
+        """Yields the items that were completed since the last call."""
         pairs, self._pairs = self._pairs, []
-        for pair in pairs:
-            self._report.read += 1
-            yield pair
+        yield from pairs
 
     def check(self, unfinished: int, names: int) -> None:
         """Raises DataError for files that are not TMX and would exhaust memory.
@@ -347,7 +349,7 @@ class _Units:
         elif "\ufffd" in first or "\ufffd" in second:
             self._report.skip(Rejected.INVALID_UTF8.value)
         elif reason := self._why_skipped():
-            self._report.skip(reason)
+            self._pairs.append(reason)
         else:
             self._pairs.append((first, second))
             self.complete += 1
