@@ -12,7 +12,7 @@ from xlme_jax.storage.buckets import MISSING, file_system, listing, naming
 from xlme_jax.storage.stored_paths import StoredPath
 
 
-class BucketPath(StoredPath, gpath.PosixGPath):  # type: ignore[misc]
+class BucketPath(StoredPath, gpath.PosixGPath):
     """A path in a bucket, with the methods of `pathlib.Path` that this project uses.
 
     Folders exist only as long as there are objects below. An object is replaced as a whole when the
