@@ -256,15 +256,18 @@ def _moses_units(source: BitextSource, report: ReadReport) -> Units:
 
 
 def _multiway_units(source: BitextSource, report: ReadReport) -> Units:
-    return pair_readers.multiway_units(*source.paths, report)
+    first, second = source.paths
+    return pair_readers.multiway_units(first, second, report)
 
 
 def _sgm_units(source: BitextSource, report: ReadReport) -> Units:
-    return sgm_units(*source.paths)
+    first, second = source.paths
+    return sgm_units(first, second)
 
 
 def _verse_units(source: BitextSource, report: ReadReport) -> Units:
-    return verse_units(*source.paths, report)
+    first, second = source.paths
+    return verse_units(first, second, report)
 
 
 def _zip_units(source: BitextSource, report: ReadReport) -> Units:
