@@ -108,7 +108,7 @@ class PairFile:
         side: Number of the text that the file contains, 0 or 1; None: both texts, or no role.
         corpus: Name of the corpus; files of different corpora are not joined.
         columns: Columns of both texts, by name or counted from 0; may be empty.
-        score: Column of the scores, by name or counted from 0, or the property of TMX units that has
+        score: Column of the scores, by name or counted from 0, or property of TMX units that has
             them; None: none.
     """
 
