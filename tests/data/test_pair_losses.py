@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from xlme_jax.data.batches.pair_losses import PairLosses, extremes, read_baseline, table
-from xlme_jax.data.batches.robust_sampling import RobustSampling, best_response
+from xlme_jax.data.batches.robust_sampling import (
+    RobustSampling,
+    best_response,
+    clamped_response,
+)
 
 TASKS = ("de-en", "de-fr", "en-fr")
 INITIAL = np.array([0.5, 0.2, 0.3])
@@ -12,6 +16,10 @@ INITIAL = np.array([0.5, 0.2, 0.3])
 
 def tracked(**settings):
     return PairLosses(RobustSampling(**{"decay": 0.5, **settings}), TASKS, INITIAL)
+
+
+def of_batches(**settings):
+    return PairLosses(RobustSampling(estimator="batch_means", **settings), TASKS, INITIAL)
 
 
 def parts(mlm, tokens=(1, 1, 1), **others):
@@ -30,6 +38,32 @@ def test_a_loss_is_the_mean_of_recent_tokens_summed_over_parts():
     expected = [22 / 6 + (1 * 5 + 3) / 6, 17 / 2.5 + 1]
     np.testing.assert_allclose(losses.losses()[:2], expected, rtol=1e-6)
     assert np.isnan(losses.losses()[2])
+
+
+def test_batch_means_are_those_of_zhou():
+    """A tenth of each batch's mean, whatever its tokens, from 0 in every phase."""
+    losses = of_batches()
+    losses.observe(parts([4, 2, 9], (10, 1, 0), rtd=[1, 1, 9]))
+    losses.observe(parts([2, 8, 9], (1, 2, 0), rtd=[3, 1, 9]))
+    expected = [0.9 * 0.4 + 0.2 + 0.9 * 0.1 + 0.3, 0.9 * 0.2 + 0.8 + 0.9 * 0.1 + 0.1]
+    np.testing.assert_allclose(losses.losses()[:2], expected, rtol=1e-6)
+    assert np.isnan(losses.losses()[2])
+    losses.update(1)
+    # A pair that was not drawn has loss 0, so that it falls; then all are forgotten.
+    response = clamped_response(np.array([*expected, 0.0]), INITIAL, 0.05, 0.2)
+    np.testing.assert_allclose(losses.weights, response, rtol=1e-6)
+    assert losses.weights[2] < INITIAL[2]
+    assert np.isnan(losses.losses()).all()
+    losses.observe(parts([5, 5, 5]))
+    np.testing.assert_allclose(losses.losses(), 0.5)
+
+
+def test_batch_means_leave_out_a_baseline_above_all_losses():
+    losses = PairLosses(RobustSampling(estimator="batch_means"), TASKS, INITIAL, np.full(3, 9.0))
+    losses.observe(parts([3, 1, 2]))
+    losses.update(1)
+    response = clamped_response(np.array([0.3, 0.1, 0.2]), INITIAL, 0.05, 0.2)
+    np.testing.assert_allclose(losses.weights, response, rtol=1e-6)
 
 
 def test_a_diverged_step_leaves_the_losses_as_they_were():
@@ -115,8 +149,9 @@ def test_phases_are_of_equal_length_and_none_begins_at_the_end(steps, updates):
     assert lengths.min() >= 1 and lengths.max() - lengths.min() <= 1
 
 
-def test_a_state_restores_losses_weights_and_phases():
-    losses, again = tracked(), tracked()
+@pytest.mark.parametrize("begin", [tracked, of_batches])
+def test_a_state_restores_losses_weights_and_phases(begin):
+    losses, again = begin(), begin()
     losses.observe(parts([3, 1, 2], rtd=[0.1, 0.7, 0.3]))
     again.set_state(losses.get_state())  # Before the first change.
     np.testing.assert_array_equal(again.weights, INITIAL)
@@ -185,3 +220,10 @@ def test_the_extremes_are_those_of_the_last_change():
 def test_settings_out_of_range_are_refused(field, value):
     with pytest.raises(ValueError, match=f"RobustSampling.{field} = "):
         RobustSampling(**{field: value})
+
+
+def test_an_estimator_that_is_not_there_or_ignores_a_setting_is_refused():
+    with pytest.raises(ValueError, match=r"RobustSampling.estimator = 'mean': expected one of 't"):
+        RobustSampling(estimator="mean")
+    with pytest.raises(ValueError, match=r"decay = 0.9 is a setting of estimator = 'token_means'"):
+        RobustSampling(estimator="batch_means", decay=0.9)

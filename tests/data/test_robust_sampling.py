@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xlme_jax.data.batches.robust_sampling import best_response
+from xlme_jax.data.batches.robust_sampling import best_response, clamped_response
 
 
 def divergence(response, weights):
@@ -84,6 +84,25 @@ def test_equal_losses_and_radius_zero_keep_the_weights():
     np.testing.assert_array_equal(
         best_response(np.array([9.0, 1, 1]), np.array([0, 0.5, 0.5]), 0.1), [0, 0.5, 0.5]
     )
+
+
+def test_the_response_of_zhous_code_differs_in_its_floors_alone():
+    # A rare task of the largest loss: no weight comes near a floor, nor below the smallest of them.
+    weights, losses = np.array([0.01, 0.5, 0.49]), np.array([4.0, 3.0, 2.0])
+    exact = best_response(losses, weights, 1e-3)
+    np.testing.assert_allclose(clamped_response(losses, weights, 1e-3, 0.2), exact, rtol=1e-6)
+    # Weights at the floor fall below it as the sum becomes 1 again, and D is still rho.
+    weights, losses = np.array([1e-6, 0.3, 0.4, 0.3 - 1e-6]), np.array([0.0, 1.0, 2.0, 5.0])
+    clamped = clamped_response(losses, weights, 0.5, 0.2)
+    exact = best_response(losses, weights, 0.5, 0.2)
+    assert clamped[1] / weights[1] < 0.2 <= exact[1] / weights[1] * (1 + 1e-12)
+    assert divergence(clamped, weights) == pytest.approx(0.5, abs=1e-5)
+    # Of equal weights, none falls below the first one before the sum becomes 1.
+    weights, losses = np.full(10, 0.1), np.array([9.0, *np.arange(9.0) / 9])
+    clamped = clamped_response(losses, weights, 0.05, 0.2)
+    lowest = clamped.min()
+    assert (np.isclose(clamped, lowest)).sum() > 5 and 0.2 < lowest / 0.1 < 1
+    np.testing.assert_array_equal(clamped_response(np.full(10, 2.0), weights, 0.05, 0.2), weights)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from xlme_jax.data.batches import mixing
-from xlme_jax.data.batches.robust_sampling import RobustSampling, best_response
+from xlme_jax.data.batches.loss_estimators import Sums, estimator_of
+from xlme_jax.data.batches.robust_sampling import RobustSampling
 from xlme_jax.storage.paths import as_path
 from xlme_jax.storage.sealed_json import parse
 
-# {part of the loss: (sums of the tokens' losses, tokens)}, float[tasks] each.
-Sums = Mapping[str, tuple[np.ndarray, np.ndarray]]
 _log = logging.getLogger(__name__)
 
 
@@ -44,31 +43,32 @@ class PairLosses:
         self._settings, self.tasks = settings, tuple(tasks)
         self._initial, self._baseline = initial, baseline
         self.weights = initial
-        self._sums: dict[str, np.ndarray] = {}
+        self._estimator = estimator_of(settings)
         self._phases: list[dict[str, Any]] = []
 
     def observe(self, sums: Sums) -> None:
-        """Adds the losses of the tokens of a step, after earlier sums have decayed.
+        """Adds the losses of the tokens of a step.
 
         Losses of a task that are not finite are left out.
 
         Args:
           sums: sums over all processes.
         """
+        finite = {}
         for part, pair in sums.items():
             new = np.asarray(pair, np.float64)
-            new = np.where(np.isfinite(new).all(axis=0), new, 0.0)
-            self._sums[part] = self._settings.decay * self._sums.get(part, 0.0) + new
+            losses, tokens = np.where(np.isfinite(new).all(axis=0), new, 0.0)
+            finite[part] = (losses, tokens)
+        self._estimator.observe(finite)
 
     def losses(self) -> np.ndarray:
         """Returns the loss per token of each task, summed over the parts, float64[tasks].
 
         The loss is NaN for tasks without tokens in some part so far.
         """
-        if not self._sums:
+        if not self._estimator.state:
             return np.full(len(self.tasks), np.nan)
-        with np.errstate(invalid="ignore"):
-            return np.sum([top / bottom for top, bottom in self._sums.values()], axis=0)
+        return self._estimator.losses()
 
     def due(self, step: int, train_steps: int) -> bool:
         """Returns whether a phase ends after `step` finished steps of a run."""
@@ -79,29 +79,23 @@ class PairLosses:
     def update(self, step: int) -> None:
         """Sets the weights of the phase that begins after `step` finished steps."""
         losses = self.losses()
-        seen = np.isfinite(losses)
-        # Unseen tasks neither gain nor lose by their loss.
-        excess = losses - self._baseline
-        shares = self._initial[seen]
-        mean = float(shares @ excess[seen] / shares.sum()) if seen.any() else 0.0
-        excess = np.where(seen, excess, mean)
-        settings = self._settings
-        response = best_response(excess, self._initial, settings.rho, settings.floor)
+        response = self._estimator.response(losses, self._baseline, self._initial)
         self.weights = mixing.rounded(response)
         self._phases.append(
             {"step": step, "losses": _listed(losses), "weights": self.weights.tolist()}
         )
+        self._estimator.end_phase()
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state as JSON values: the sums of losses, and all phases so far."""
+        """Returns the state as JSON values: that of the estimator, and all phases so far."""
         return {
-            "sums": {part: sums.tolist() for part, sums in self._sums.items()},
+            "sums": {part: pair.tolist() for part, pair in self._estimator.state.items()},
             "phases": list(self._phases),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continues from a state of `get_state` that `check_state` has accepted."""
-        self._sums = {part: np.array(sums) for part, sums in state["sums"].items()}
+        self._estimator.state = {part: np.array(pair) for part, pair in state["sums"].items()}
         self._phases = list(state["phases"])
         self.weights = np.array(self._phases[-1]["weights"]) if self._phases else self._initial
 

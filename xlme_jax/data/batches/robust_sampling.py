@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Literal
 
 import numpy as np
 
-from xlme_jax.validation.fields import check_at_least
+from xlme_jax.validation.fields import check_at_least, check_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,18 +17,20 @@ class RobustSampling:
 
     A run has `updates` + 1 phases of equal length. At the end of each but the last, the weights of
     the next phase are the best response to the losses of the pairs, in a chi-square ball around the
-    initial weights (`best_response`; "iterated best response" in Zhou et al. 2021). XY-LENT's paper
-    gives only the number of updates; `rho` and `floor` are those of the code of Zhou et al.
+    initial weights ("iterated best response" in Zhou et al. 2021, whose epochs are the phases and
+    whose warm-up epoch is the first one). XY-LENT's paper gives only the number of updates; `rho`
+    and `floor` are those of the code of Zhou et al.
 
     Attributes:
       updates: how often the weights change in a run.
       rho: radius of the ball; 0 keeps the weights, and only tracks the losses.
       floor: smallest factor on the initial weight of a pair; positive, because a pair that is never
         drawn has no loss.
-      decay: factor per step on the sums that a pair's loss is the ratio of: an exponential moving
-        average over steps, in which every token of the pair counts the same.
+      decay: factor per step on the sums of "token_means"; "batch_means" has .9, as Zhou et al.
       baseline: `pair_weights.json` of a run, or {stream: {"losses": {task: loss}}} in JSON, whose
         losses are subtracted (Zhou et al. 2021); None subtracts nothing.
+      estimator: how losses and weights are computed, a key of `loss_estimators.ESTIMATORS`:
+        "batch_means" as the code of Zhou et al., "token_means" without its approximations.
     """
 
     updates: int = 10
@@ -35,6 +38,7 @@ class RobustSampling:
     floor: float = 0.2
     decay: float = 0.999
     baseline: str | None = None
+    estimator: Literal["token_means", "batch_means"] = "token_means"
 
     def __post_init__(self) -> None:
         check_at_least(self, "RobustSampling", 1, "updates")
@@ -47,6 +51,12 @@ class RobustSampling:
                     f"RobustSampling.{name} = {getattr(self, name)} must lie strictly between 0 "
                     "and 1."
                 )
+        check_choices(self, "RobustSampling")
+        if self.estimator == "batch_means" and self.decay != RobustSampling.decay:
+            raise ValueError(
+                f"RobustSampling.decay = {self.decay} is a setting of estimator = 'token_means'; "
+                "'batch_means' has that of Zhou et al., so leave it out."
+            )
 
 
 def best_response(
@@ -121,6 +131,57 @@ def _ratios(losses: np.ndarray, weights: np.ndarray, rho: float, floor: float) -
     gap = np.sqrt(variance[last] / excess[last])
     slope = (1 - floor) / (mass[last] * gap)
     return floor + slope * np.maximum(0, levels[groups] - (first[last] - gap))
+
+
+def clamped_response(
+    losses: np.ndarray, weights: np.ndarray, rho: float, floor: float
+) -> np.ndarray:
+    """Returns weights near the sampling weights as the code of Zhou et al. (2021) computes them.
+
+    It is `update_mw` in fairseq/criterions/chi_square_resample.py of violet-zct/fairseq-dro-mnmt,
+    with the flags of exps/1_baseline_t1_chi_square_0.05_ted.sh. p is proportional to
+    q max(0, losses - eta); p / q is raised to `floor` and p normalized again, so that p / q may end
+    below it; eta is such that D(p, q) = rho. Last, p is raised to the smallest q and normalized.
+
+    Args:
+      losses: float[N], finite.
+      weights: float[N], q, 0 or more, with sum 1. Weights of 0 remain 0.
+      rho: radius of the ball, 0 or more; 0 returns the weights.
+      floor: smallest p / q before the normalization, from 0 to below 1.
+
+    Returns:
+      float64[N], with sum 1; the weights themselves if all losses are equal.
+
+    Raises:
+      ValueError: an argument is out of range; the message names it.
+    """
+    losses, weights = np.asarray(losses, np.float64), np.asarray(weights, np.float64)
+    _check(losses, weights, rho, floor)
+    drawn = weights > 0
+    q, high = weights[drawn] / weights.sum(), losses[drawn].max()
+    spread = high - losses[drawn].min()
+    if rho == 0 or spread == 0:
+        return weights / weights.sum()
+    below = (losses[drawn] - high) / spread  # From -1 to 0.
+
+    def response(eta: float) -> np.ndarray:
+        excess = np.maximum(0, below - eta)
+        ratios = np.maximum(floor, excess / (q @ excess))
+        return q * ratios / (q @ ratios)
+
+    def distance(eta: float) -> float:
+        return 0.5 * float(q @ (response(eta) / q - 1) ** 2)
+
+    # D falls to 0 as eta falls. A ball beyond the largest D keeps eta just below the largest loss.
+    low, top = -2.0, -1e-9
+    while distance(low) > rho:
+        low *= 2
+    for _ in range(100):
+        middle = 0.5 * (low + top)
+        low, top = (low, middle) if distance(middle) > rho else (middle, top)
+    result = np.zeros_like(weights)
+    result[drawn] = np.maximum(response(low), q.min())
+    return result / result.sum()
 
 
 def _check(losses: np.ndarray, weights: np.ndarray, rho: float, floor: float) -> None:
