@@ -70,11 +70,16 @@ def test_veco_has_its_adam_whichever_task():
 
 
 def test_chemprot_has_the_settings_of_gururangan():
-    optimizer = built(["chemprot"], "Optimizer")
-    assert (optimizer.learning_rate, optimizer.warmup_fraction) == (2e-5, 0.1)
+    assert built(["chemprot"], "Best").patience == 3
     assert built(["chemprot"], "Sweep").select == "eval/chemprot/micro_f1/en"
     types = built(["chemprot"], "Sweep", "TASK = 'chemprot_types'")
     assert types.select == "eval/chemprot_types/accuracy/en" and types.seeds == 5
+
+
+def test_xquad_has_the_grid_of_mlqa_with_its_own_epochs():
+    """XLM-E, Table 11."""
+    xquad, mlqa = (dict(built([name], "Sweep").grid) for name in ("xquad", "squad"))
+    assert mlqa.pop("EPOCHS") == (2, 3, 4) and xquad == mlqa
 
 
 def test_the_same_sets_select_the_checkpoint_and_the_point():
