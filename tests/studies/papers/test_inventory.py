@@ -212,6 +212,8 @@ def test_settings_do_not_stand_for_one_another():
 def test_commands_of_the_settings():
     assert "--gin_file=gin_configs/finetune/squad.gin" in command(Need("mlqa"))
     assert "--tasks=xquad,mlqa" in command(Need("xquad"))
+    apart = one("xlme", "Table 7").commands[0]
+    assert "finetune/xquad.gin" in apart and "--tasks=xquad " in apart
     translated = command(Need("pawsx", "translate-train"))
     assert "('pawsx_translate_train',)" in translated
     assert "--output=${RUN}_pawsx_translate_train " in translated
@@ -252,6 +254,14 @@ def test_sheets_say_what_is_scored_and_what_selects():
         assert said in sheet_of(paper, name, ()).caption
         assert any(said in note for note in one(paper, name).notes)
         assert said in inventory.to_text([one(paper, name)])
+
+
+def test_the_mean_of_americasnli_is_with_and_without_english():
+    """XY-LENT, Table 5, whose English column is XNLI's."""
+    rows = [Result("americasnli", x, "accuracy", v) for x, v in (("gn", 0.4), ("aym", 0.5))]
+    rows.append(Result("xnli", "en", "accuracy", 0.9))
+    found = row(sheet_of("xylent", "Table 5", systems(a=rows)), "a")
+    assert (found["en"], found["Avg"], found["Avg w/o en"]) == ("90.0", "60.0", "45.0")
 
 
 def test_questions_by_language_have_two_numbers_and_their_mean():

@@ -90,10 +90,9 @@ def test_published_rows_stand_in_the_papers(name):
     assert TABLES[name].rows
     for row in TABLES[name].rows:
         lines = before_caption(module, row.source.split(", ")[1])
-        texts = row.texts
-        if name == "xylent.table_5":  # Its mean stands before the languages.
-            texts = (*texts[-1:], *texts[:-1])
-        wanted = [n for text in texts for n in numbers(text)]
+        if name == "infoxlm.table_4":  # InfoXLM's average is that of Sec. 4.2.
+            lines = lines_of(module)
+        wanted = [n for text in row.texts for n in numbers(text)]
         assert wanted
         if name in BROKEN:
             there = re.sub(r"\s", "", " ".join(lines))
@@ -121,6 +120,7 @@ def test_rows_in_two_halves_are_whole(name):
 EXCEPTIONS = {
     ("veco.table_1", "VECO"),
     ("veco.table_13", "VECO"),
+    ("xylent.table_5", "XLM-R Base"),
     ("infoxlm.table_1", "XLM w/o TLM"),
     ("infoxlm.table_1", "XLM w/o TLM (a model per language)"),
 }
@@ -138,7 +138,11 @@ def test_published_averages_are_means_of_their_columns(name):
     [mean] = [i for i, column in enumerate(table.columns) if column in ("Avg", "Average")]
     checked = 0
     for row in table.rows:
-        others = [cell for i, cell in enumerate(row.cells) if i != mean]
+        others = [
+            cell
+            for column, cell in zip(table.columns, row.cells)
+            if column not in (table.columns[mean], "Avg w/o en")
+        ]
         average = row.cells[mean]
         if not average or not all(others) or (name, row.model) in EXCEPTIONS:
             continue

@@ -227,26 +227,44 @@ def only(translate_train: bool, make: Make) -> Make:
     return lambda ours: make([e for e in ours if e.is_translate_train == translate_train])
 
 
-def by_language(task: str, title: str, caption: str, table: PaperTable) -> Make:
+def by_language(task: str, title: str, caption: str, table: PaperTable, english: str = "") -> Make:
     """Returns a function that makes a sheet with a column for each language of a benchmark.
 
     Args:
       task: the benchmark.
       title: title of the sheet.
       caption: its caption.
-      table: published rows; columns are languages, and "Avg" for their mean.
+      table: published rows; columns are languages, "Avg" for their mean, and "Avg w/o en" for that
+        of the languages other than English.
+      english: benchmark of the column "en", if `task` has no English set (XY-LENT Table 5).
     """
-    languages = tuple(column for column in table.columns if column != "Avg")
+    languages = tuple(column for column in table.columns if not column.startswith("Avg"))
+    of_task = tuple(language for language in languages if not english or language != "en")
+
+    def scores(entry: Entry, system: str, column: str) -> list[SummaryScore | None]:
+        name = english if english and column == "en" else task
+        averaged = of_task if column.startswith("Avg") else (column,)
+        return [score(entry, name, metric, averaged, system) for metric in metrics_of(name)]
 
     def one(entry: Entry, system: str, column: str) -> Cell:
-        averaged, official = ((column,), 0) if column != "Avg" else (languages, len(languages))
-        metrics = metrics_of(task)
-        return cell_of([score(entry, task, x, averaged, system) for x in metrics], official)
+        of_column = scores(entry, system, column)
+        if column == "Avg" and english:
+            first = scores(entry, system, "en")[0]
+            return _percent(_mean_with_english(of_column[0], first))
+        return cell_of(of_column, len(of_task) if column.startswith("Avg") else 0)
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         return [one(entry, system, column) for column in table.columns]
 
     return lambda ours: sheet_of(title, caption, table, ours, cells)
+
+
+def _mean_with_english(rest: SummaryScore | None, english: SummaryScore | None) -> float | None:
+    """Returns the mean over languages and English in percent; None if either is missing."""
+    if not rest or not english:
+        return None
+    count = len(rest.languages)
+    return 100 * (count * rest.spread.mean + english.spread.mean) / (count + 1)
 
 
 def glue(table: PaperTable) -> Make:

@@ -75,7 +75,7 @@ _KINDS: Mapping[str, Callable[[SheetSpec], Make]] = {
         spec.title, spec.caption, spec.table, "gap" in spec.options, "median" in spec.options
     ),
     "languages": lambda spec: fine_tuned.by_language(
-        spec.options[0], spec.title, spec.caption, spec.table
+        spec.options[0], spec.title, spec.caption, spec.table, *spec.options[1:]
     ),
     "to_and_from": lambda spec: frozen.tatoeba_by_language(
         spec.title, spec.caption, spec.table, spec.options[1:], _TATOEBA_LAYERS[spec.options[0]]
@@ -143,7 +143,11 @@ PAPERS: Mapping[Paper, tuple[Item, ...]] = {
     for paper in get_args(Paper)
 }
 _NOT_ENGLISH = ",".join(f"'{x}'" for x in BENCHMARKS["tydiqa"].languages if x != "en")
+# XLM-E's Table 11: XQuAD has epochs of its own.
+_OF_XLME = Recipe(apart={"xquad": "xquad"}, scored={"squad": "mlqa"})
 RECIPES: Mapping[Paper, Recipe] = {
+    "xlme": _OF_XLME,
+    "xylent": _OF_XLME,
     "infoxlm": Recipe(
         name="infoxlm",
         files={"xnli": "infoxlm_xnli", "squad": "infoxlm_mlqa"},

@@ -108,6 +108,8 @@ class Recipe:
         from a pre-trained run.
       scored: {training data: benchmarks to score, separated by commas}; for other training data,
         `_TOGETHER` says what to score.
+      apart: {benchmark: its file} of benchmarks that are fine-tuned in runs of their own, although
+        another benchmark has the same training data.
     """
 
     name: str = ""
@@ -120,6 +122,7 @@ class Recipe:
     large_flags: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     starts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     scored: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    apart: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def paths(self, need: Need, is_large: bool) -> list[str]:
         """Returns the paths of the gin files that fine-tune for a need.
@@ -132,6 +135,7 @@ class Recipe:
         is_translated = need.variant == TRANSLATE_TRAIN
         of_paper = {**self.files, **(self.large if is_large else {})}
         first = _SHARED.get(trained) or of_paper.get(trained, trained)
+        first = self.apart.get(need.task, first)
         more = self.translated if is_translated else self.more
         names = (first, more, *self.added.get(trained, ()))
         return [f"gin_configs/finetune/{name}.gin" for name in names if name]
@@ -191,7 +195,7 @@ def _sweep_command(need: Need, recipe: Recipe, run_variable: str, is_large: bool
       is_large: whether the settings are those of the Large size.
     """
     size = "large" if is_large else ""
-    name = "_".join(filter(None, (recipe.name, size, need.trained)))
+    name = "_".join(filter(None, (recipe.name, size, recipe.apart.get(need.task, need.trained))))
     folder = _folder_beside(run_variable, name)
     start = recipe.starts.get(need.trained, run_variable)
     flags = [f"--gin_file={path}" for path in recipe.paths(need, is_large)]
@@ -216,6 +220,8 @@ def _scored(need: Need, recipe: Recipe) -> str:
 
     Returns "" for the default, the test set of the benchmark that the model was trained on.
     """
+    if need.task in recipe.apart:
+        return f" --tasks={need.task}"
     trained = _TRAINED_ON.get(need.task, need.task)
     together = {**_TOGETHER, **recipe.scored}
     tasks = together.get(trained, "") if need.task in _TRAINED_ON or trained == "mnli" else ""
