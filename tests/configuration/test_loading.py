@@ -349,12 +349,22 @@ def test_masked_language_modelling_on_xylents_data_has_its_encoder_and_tokens():
     assert steps[0] == steps[1] and mlm.vocab_size == xylent.vocab_size
 
 
-def test_full_size_presets_of_xlme_mask_the_first_token():
-    """XY-LENT, Sec. 4, lists not masking it as a change."""
-    names = [("xlme_base", True), ("xlme_large", True), ("xlme_xl", True), ("xlm_base", True)]
-    for name, masked in [*names, ("xylent_base", False), ("quickstart", False)]:
+@pytest.mark.parametrize(
+    ("names", "mask_bos", "as_fairseq"),
+    [
+        ("xlme_base xlme_large xlme_xl xlme_base_500k xlm_base", True, True),
+        ("infoxlm_base infoxlm_large infoxlm15_base", True, True),
+        # XY-LENT, Sec. 4, lists not masking the first token as a change.
+        ("xylent_base xylent_large xylent_xl xylent_base_mlm", False, True),
+        ("quickstart", False, False),
+    ],
+)
+def test_full_size_presets_mask_and_decay_as_fairseq(names, mask_bos, as_fairseq):
+    for name in names.split():
         config = load(files=(f"gin_configs/runs/{name}.gin",))
-        assert config.objective.masking.mask_bos == masked
+        masking = config.objective.masking
+        assert (masking.mask_bos, masking.mask_eos) == (mask_bos, as_fairseq)
+        assert config.optimizer.decay_all == as_fairseq
 
 
 def test_presets_have_the_papers_tasks():

@@ -441,9 +441,9 @@ def test_without_translation_pairs_the_stream_is_dropped():
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("mask_bos", [False, True])
-def test_specials_and_padding_are_never_masked(mask_bos):
-    config = MaskingConfig(rate=0.5, mask_bos=mask_bos)
+@pytest.mark.parametrize(("mask_bos", "mask_eos"), [(False, False), (True, False), (True, True)])
+def test_specials_are_masked_if_asked_and_padding_never(mask_bos, mask_eos):
+    config = MaskingConfig(rate=0.5, mask_bos=mask_bos, mask_eos=mask_eos)
     masked_tokens = []
     for seed in range(40):
         for rows in BATCH.values():
@@ -455,8 +455,8 @@ def test_specials_and_padding_are_never_masked(mask_bos):
             assert (np.asarray(masked.rows["tokens"])[changed] == MASK_ID).all()
             assert not changed[np.asarray(rows["segment_ids"]) == 0].any()
     tokens = set(np.concatenate(masked_tokens).tolist())
-    assert not tokens & {PAD, EOS}
-    assert (BOS in tokens) == mask_bos
+    assert PAD not in tokens
+    assert (BOS in tokens, EOS in tokens) == (mask_bos, mask_eos)
     assert tokens >= set(range(4, MASK_ID))
 
 

@@ -46,12 +46,14 @@ class MaskingConfig:
       rate: share of the maskable tokens of a row to predict.
       split: shares of these that become `<mask>`, a random token, or stay (sum 1).
       mask_bos: whether `<s>` may be masked. XY-LENT (Sec. 4) lists not masking it as a change from
-        XLM-E, whose full-size presets therefore mask it. `</s>` never is.
+        XLM-E, whose full-size presets therefore mask it.
+      mask_eos: whether `</s>` may be masked, as fairseq does, which draws from all tokens of a row.
     """
 
     rate: float = 0.15
     split: tuple[float, float, float] = (1.0, 0.0, 0.0)
     mask_bos: bool = False
+    mask_eos: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.rate < 1.0:
@@ -64,12 +66,13 @@ class MaskingConfig:
     def maskable(self, rows: Mapping[str, jax.Array]) -> jax.Array:
         """Returns which tokens may be masked, bool[B, L]; `ops.masking.choose_masked` draws them.
 
-        These are all but padding, `</s>` and, unless `mask_bos` is set, `<s>`.
+        These are all but padding and, unless `mask_bos` or `mask_eos` is set, `<s>` and `</s>`.
         """
         tokens = rows["tokens"]
-        is_special = (tokens == PAD_ID) | (tokens == EOS_ID)
-        if not self.mask_bos:
-            is_special = is_special | (tokens == BOS_ID)
+        is_special = tokens == PAD_ID
+        for token, may_be_masked in ((BOS_ID, self.mask_bos), (EOS_ID, self.mask_eos)):
+            if not may_be_masked:
+                is_special = is_special | (tokens == token)
         return (rows["segment_ids"] > 0) & ~is_special
 
 
