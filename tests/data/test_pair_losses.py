@@ -222,6 +222,13 @@ def test_settings_out_of_range_are_refused(field, value):
         RobustSampling(**{field: value})
 
 
+def test_a_state_of_another_estimator_is_refused():
+    for losses, other in ((tracked(), of_batches()), (of_batches(), tracked())):
+        losses.observe(parts([3, 1, 2]))
+        with pytest.raises(ValueError, match="here: losses are of another estimator than Robust"):
+            other.check_state(losses.get_state(), "here")
+
+
 def test_an_estimator_that_is_not_there_or_ignores_a_setting_is_refused():
     with pytest.raises(ValueError, match=r"RobustSampling.estimator = 'mean': expected one of 't"):
         RobustSampling(estimator="mean")

@@ -16,6 +16,7 @@ from xlme_jax.data.batches.robust_sampling import RobustSampling
 from xlme_jax.storage.paths import as_path
 from xlme_jax.storage.sealed_json import parse
 
+_UNNAMED = "token_means"
 _log = logging.getLogger(__name__)
 
 
@@ -87,8 +88,13 @@ class PairLosses:
         self._estimator.end_phase()
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state as JSON values: that of the estimator, and all phases so far."""
+        """Returns the state as JSON values: that of the estimator, and all phases so far.
+
+        The estimator is named unless it is "token_means", which older states have without a name.
+        """
+        name = self._settings.estimator
         return {
+            **({"estimator": name} if name != _UNNAMED else {}),
             "sums": {part: pair.tolist() for part, pair in self._estimator.state.items()},
             "phases": list(self._phases),
         }
@@ -109,7 +115,12 @@ class PairLosses:
         Raises:
           ValueError: the state is not one that `get_state` returns for these tasks.
         """
-        count = len(self.tasks)
+        count, name = len(self.tasks), self._settings.estimator
+        if isinstance(state, Mapping) and state.get("estimator", _UNNAMED) != name:
+            raise ValueError(
+                f"{where}: losses are of another estimator than RobustSampling.estimator = "
+                f"{name!r}: resume with that of the run"
+            )
         try:
             sums = [np.array(pair, np.float64) for pair in state["sums"].values()]
             weights = [np.array(phase["weights"], np.float64) for phase in state["phases"]]
