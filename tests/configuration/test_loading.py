@@ -377,7 +377,8 @@ def test_presets_have_the_papers_tasks():
         masking = config.objective.masking, config.objective.bitext_masking
         assert [m.rate for m in masking] == [0.15, 0.25]
         shapes = [(stream.rows, stream.length) for stream in config.streams]
-        assert shapes == [(1024, 512), (4096, 128)]
+        # 4,096 pairs of 64 tokens, packed.
+        assert shapes == [(1024, 512), (4096 * 64 // 128, 128)]
 
 
 def test_the_operative_configuration_builds_the_same(tmp_path):
