@@ -228,14 +228,21 @@ def test_english_centric_pairs_are_one_file_away():
 def test_continued_training_is_one_file_away(run):
     files = (f"gin_configs/runs/{run}.gin", "gin_configs/ablations/continued.gin")
     plain, continued = (load(files=files[:n]) for n in (1, 2))
-    assert continued.streams[0].shares == (("cc100_*_pubmed", 0.5),)
-    assert continued.streams[1] == plain.streams[1]
+    names = ("cc100_en", "cc100_pcm", "bitext_de_en", "cc100_en_pubmed")
+
+    def matching(patterns):
+        return [any(fnmatch.fnmatchcase(name, p) for p in patterns) for name in names]
+
+    # As the paper: the new text alone.
+    assert matching(continued.streams[0].tasks) == [False, False, False, True]
+    assert not continued.objective.translation_pairs
     old, new = continued.evaluators
     assert (old.name, new.name, new.tasks) == ("old", "new", ("cc100_*_pubmed",))
-    names = ("cc100_en", "cc100_pcm", "bitext_de_en", "cc100_en_pubmed")
-    of_old = [any(fnmatch.fnmatchcase(name, p) for p in old.tasks) for name in names]
-    assert of_old == [True, True, True, False]
-    assert continued.objective == plain.objective
+    assert matching(old.tasks) == [True, True, False, False]
+    mixed = load(files=(files[0], "gin_configs/ablations/continued_mixed.gin"))
+    assert mixed.streams[0].shares == (("cc100_*_pubmed", 0.5),) and not mixed.streams[0].tasks
+    assert mixed.streams[1] == plain.streams[1] and mixed.objective == plain.objective
+    assert matching(mixed.evaluators[0].tasks) == [True, True, True, False]
 
 
 @pytest.mark.parametrize("run", ["xylent_base", "xlme_base", "xlm_base", "laptop_xylent"])

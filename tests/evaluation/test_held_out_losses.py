@@ -148,8 +148,11 @@ def test_some_tasks_under_a_name_of_their_own(data, mesh):
             data, held_out_tasks(data, kinds["monolingual"]), kinds["monolingual"]
         ),
     }
+    # Whether the run trains on them or not.
+    others = tuple(dataclasses.replace(stream, tasks=("??-ru",)) for stream in context.streams)
     with states.sharding_rules(mesh):
-        found = HeldOut(tasks=("en-f*",), name="old").evaluator(context)(params)(params, 0)
+        elsewhere = dataclasses.replace(context, streams=others)
+        found = HeldOut(tasks=("en-f*",), name="old").evaluator(elsewhere)(params)(params, 0)
         expected = summed_here(context, params, passes)
         with pytest.raises(ValueError, match=r"no validation split for the tasks \('fr',\) of the"):
             HeldOut(tasks=("fr",)).ratios(context)

@@ -6,7 +6,6 @@ devices, a resume or the run's seed.
 """
 
 import dataclasses
-import fnmatch
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -40,8 +39,9 @@ class HeldOut(Measure):
 
     Attributes:
       max_rows: maximum rows per stream, always the same ones; None for all.
-      tasks: patterns of the tasks to measure; () for all of each stream. With the tasks of an
-        earlier run's data, the metrics show what continued training forgets.
+      tasks: patterns of the tasks to measure, whether the streams train on them (`Stream.tasks`) or
+        not; () for the tasks of each stream. With the tasks of an earlier run's data, the metrics
+        show what continued training forgets.
       name: added to the metrics' prefix, "held_out_NAME/...", so that a run can have several.
     """
 
@@ -139,15 +139,9 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
     Raises:
       ValueError: no stream has a validation split.
     """
-    patterns = settings.tasks or ("*",)
-    tasks = {
-        stream.name: [
-            task
-            for task in held_out_tasks(context.dataset, stream)
-            if any(fnmatch.fnmatchcase(task.name, pattern) for pattern in patterns)
-        ]
-        for stream in streams
-    }
+    if settings.tasks:
+        streams = [dataclasses.replace(stream, tasks=settings.tasks) for stream in streams]
+    tasks = {stream.name: held_out_tasks(context.dataset, stream) for stream in streams}
     missing = ", ".join(repr(name) for name, stream_tasks in tasks.items() if not stream_tasks)
     remedy = (
         "prepare the data with --validation=every:20 (of the embedded corpus: "
