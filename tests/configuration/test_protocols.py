@@ -1,5 +1,7 @@
 """Files of fine-tuning recipes: the grids and settings of the papers' tables."""
 
+import dataclasses
+
 import pytest
 
 from xlme_jax.configuration import loading
@@ -48,7 +50,7 @@ def test_a_recipe_has_the_grid_of_its_table_and_selects_jointly(names):
     metric = {"xnli": "accuracy", "pawsx": "accuracy", "mlqa": "f1"}[task]
     assert sweep.select == f"eval/{task}/{metric}/mean"
     assert sweep.seeds == 5 and not sweep.by_language
-    evaluation = built(names, "TaskEvaluation")
+    (evaluation,) = built(names, "Train").evaluators
     assert (evaluation.task, evaluation.languages) == (task, languages)
     assert evaluation.split == "validation"
 
@@ -64,9 +66,19 @@ def test_infoxlm_keeps_the_best_of_its_evaluations_on_xnli():
 
 
 def test_veco_has_its_adam_whichever_task():
-    for names in (["udpos", "veco"], ["xnli", "veco_translate_train"]):
-        optimizer = built(names, "Optimizer")
-        assert (optimizer.b1, optimizer.b2, optimizer.eps) == (0.9, 0.999, 1e-8)
+    """The values of its own tables are those of the page (`tests/docs/test_paper_pages.py`)."""
+    expected = built(["xnli", "veco"], "Optimizer")
+    for names in (["udpos", "veco"], ["pawsx", "veco_translate_train"]):
+        rate = built(names, "Optimizer").learning_rate
+        optimizer = dataclasses.replace(expected, learning_rate=rate)
+        assert built(names, "Optimizer") == optimizer
+        assert built(names, "Best").metrics == (built(names, "Sweep").select,)
+
+
+def test_the_files_of_questions_may_come_in_any_order():
+    for names in (["veco", "veco_questions", "mlqa_dev"], ["mlqa_dev", "veco"], ["mlqa_dev"]):
+        (evaluation,) = built(["squad", *names], "Train").evaluators
+        assert (evaluation.task, evaluation.languages) == ("mlqa", LANGUAGES)
 
 
 def test_chemprot_has_the_settings_of_gururangan():
@@ -104,27 +116,19 @@ def test_a_metric_by_name_selects_alone():
         SweepConfig(task="xnli", languages=())
 
 
-@pytest.mark.parametrize(
-    ("pair", "tokens", "rate", "dropout"),
-    [("en_de", 1 << 16, 1e-4, 0.3), ("en_fr", 1 << 18, 2e-4, 0.1)],
-)
-def test_translation_has_the_settings_of_veco(pair, tokens, rate, dropout):
-    """Sec. 5.1, and what the public code adds to it."""
+@pytest.mark.parametrize(("pair", "tokens"), [("en_de", 1 << 16), ("en_fr", 1 << 18)])
+def test_translation_has_the_shape_of_veco(pair, tokens):
+    """Sec. 5.1; other values are on the page (`tests/docs/test_paper_pages.py`)."""
     config = loading.load([f"gin_configs/finetune/veco_wmt14_{pair}.gin"], [], "Train")
     objective = config.objective
     assert (objective.encoder.num_layers, objective.decoder_bounds) == (24, (18, 24))
     assert objective.directions == (pair.replace("_", "-"),)
-    assert (objective.dropout, objective.attention_dropout) == (dropout, 0.1)
-    assert objective.label_smoothing == 0.2
     (stream,) = config.streams_of(objective.build(config.vocab_size))
     assert stream.rows * stream.length // 2 == tokens  # Of each side.
     optimizer, loop = config.optimizer, config.loop
-    assert (optimizer.learning_rate, optimizer.warmup_steps, loop.train_steps) == (
-        *(rate, 16_000, 100_000),
-    )
+    assert (optimizer.warmup_steps, loop.train_steps) == (16_000, 100_000)
     assert (optimizer.b1, optimizer.b2, optimizer.eps) == (0.9, 0.999, 1e-8)
-    assert (optimizer.clip_norm, optimizer.weight_decay) == (0.1, 0.01)
-    assert (loop.keep_checkpoints, loop.checkpoint_every) == (10, 5_000)
+    assert loop.checkpoint_every == 5_000
     large = loading.load(["gin_configs/runs/veco_large.gin"], [], "Train").objective.encoder
     for name in ("num_layers", "hidden_size", "num_heads", "ffn_size", "max_length"):
         assert getattr(objective.encoder, name) == getattr(large, name)

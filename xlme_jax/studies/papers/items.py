@@ -166,7 +166,7 @@ RECIPES: Mapping[Paper, Recipe] = {
         name="veco",
         more="veco",
         translated="veco_translate_train",
-        added={"squad": ("mlqa_dev",)},
+        added={"squad": ("veco_questions", "mlqa_dev"), "tydiqa": ("veco_questions",)},
         flags={"tydiqa_translate_train": (f'--gin.TaskEvaluation.languages="({_NOT_ENGLISH})"',)},
         starts={"tydiqa_translate_train": "SQUAD"},
     ),
