@@ -19,6 +19,7 @@ import tensorflow as tf
 from tasks import features, labelled, labelled_tfds, seqio_sources, tfds
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation import labelled_source, tokenizing
 from xlme_jax.preparation.prepare_config import PrepareConfig
@@ -81,7 +82,8 @@ def _text_task(task: seqio.Task, modules: tuple[str, ...]) -> TextTask:
     return TextTask(
         "",
         task.name,
-        tuple(languages),
+        # Examples of a benchmark keep the codes of its files, as in `labelled_source`.
+        tuple(languages if kind == "labelled" else map(tag_or_code, languages)),
         {
             split: list(_shards(task, split, modules))
             for split in task.splits

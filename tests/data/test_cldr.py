@@ -372,11 +372,11 @@ def test_arabic_dual_says_the_number_in_the_word():
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"languages": ("en", "zh-Hans")}, r"unknown language 'zh-Hans'; did you mean 'zh-Hant'"),
+    ({"languages": ("en", "zh-Han")}, r"unknown language 'zh-Han'; did you mean 'zh-Hant'"),
     ({"languages": ("en", "hi_rom")}, r"'hi_rom', but CLDR has no data"),
     ({"languages": ()}, r"`languages` is empty"),
     ({"languages": "en"}, r"`languages` is a string"),
-    ({"languages": ("en", "en")}, r"repeats en; give"),
+    ({"languages": ("en", "eng_Latn")}, r"repeats en; give"),
     ({"kinds": ("dates",)}, r"unknown kind 'dates'; did you mean 'date'"),
     ({"kinds": ()}, r"`kinds` is empty"),
     ({"inventory": 0}, r"`inventory` is 0"),

@@ -57,6 +57,55 @@ SPELLINGS = {
     "ca": "ca cat ca@valencia ca-valencia cat_Latn_vale1252",
     "nah": "nah",
     "de": "de deu ger de-1996 deu_1901",
+    "ku": "ku kur kmr kmr_Latn ku_TR",
+    "jv": "jv jav jw jav_Latn",
+    "ar": "ar ara arb arb_Arab ar_EG",
+    "fa": "fa fas per pes pes_Arab fa_IR",
+    "az": "az aze azj azj_Latn",
+    "sq": "sq sqi alb als als_Latn",
+    "et": "et est ekk ekk_Latn",
+    "lv": "lv lav lvs lvs_Latn",
+    "mg": "mg mlg plt plt_Latn",
+    "mn": "mn mon khk khk_Cyrl",
+    "ms": "ms msa may zsm zsm_Latn",
+    "ne": "ne nep npi npi_Deva",
+    "or": "or ori ory ory_Orya",
+    "ps": "ps pus pbt pbt_Arab",
+    "yi": "yi yid ji ydd ydd_Hebr",
+    "gn": "gn grn gug gug_Latn",
+    "ay": "ay aym ayr ayr_Latn",
+    "om": "om orm gaz gaz_Latn",
+    "kr": "kr kau knc knc_Latn",
+    "lah": "lah pnb pnb_Arab",
+    "qu": "qu que quz quz_Latn",
+    "ff": "ff ful fuc",
+}
+# Codes that stay two languages: data sets have both, or their texts cannot be read as one.
+TWO_LANGUAGES = {
+    "zh_Hant zh_Hans": "scripts; vocabularies and benchmarks have each",
+    "sr_Cyrl sr_Latn": "scripts",
+    "hi hi_rom": "scripts; CC-100 has both",
+    "knc_Latn knc_Arab": "scripts; FLORES has both",
+    "zh yue": "member of a macrolanguage that is not its default; FLORES has both",
+    "zh lzh": "Classical Chinese is no member of Chinese",
+    "ar arz": "member that is not the default; FLORES has both",
+    "ar ary": "as Egyptian Arabic",
+    "ku ckb": "ku is Kurmanji (CLDR); FLORES has both, in different scripts",
+    "fa prs": "member that is not the default; FLORES has both",
+    "az azb": "the default is North Azerbaijani; FLORES has both",
+    "no nn": "two written standards; no means Bokmål in CC-100",
+    "sh hr": "individual languages; CC-100 has all four",
+    "sh sr": "as Croatian",
+    "sw swc": "Congo Swahili is not the default",
+    "ms zlm": "the default is Standard Malay",
+    "ms id": "Indonesian has a code of two letters",
+    "et vro": "the default is Standard Estonian",
+    "lv ltg": "the default is Standard Latvian; FLORES has both",
+    "qu quy": "the default is Cusco Quechua (CLDR); AmericasNLI and FLORES have Ayacucho Quechua",
+    "ff fuv": "the default is Pulaar (CLDR); FLORES has Nigerian Fulfulde",
+    "lah pa": "Western Punjabi is no member of Punjabi",
+    "ak tw": "both have a code of two letters; FLORES has both",
+    "pa pa_PK": "scripts",
 }
 OTHER_WORDS = """
     sw_clean en_meta swh_Latn_removed trg_ english swahili clean noisy und mul zxx mis qaa x e
@@ -118,8 +167,9 @@ def test_spellings_of_a_language(tag):
 def test_languages_differ():
     for tag, other in itertools.combinations(SPELLINGS, 2):
         assert not languages.same_language(tag, other)
-    for pair in (("zh", "yue"), ("no", "nn"), ("fa", "prs"), ("ar", "arz"), ("xx", "sw")):
-        assert not languages.same_language(*pair)
+    for pair in TWO_LANGUAGES:
+        assert not languages.same_language(*pair.split()), pair
+    assert not languages.same_language("xx", "sw")
     assert languages.same_language("xx", "xx")
 
 
@@ -161,3 +211,12 @@ def test_codes_are_spelled_as_what_there_is():
     available = ["en", "swh_Latn", "zh"]
     codes = ["zho_Hans", "swa", "xx", "fr"]
     assert languages.spelled_as(codes, available) == ("zh", "swh_Latn", "xx", "fr")
+    assert languages.spelled_as(["sw", "swa"], available) == ("swh_Latn",)
+
+
+def test_of_several_varieties_the_named_one_is_chosen():
+    available = ["en-US", "en-GB", "en", "apc-x-ajp", "apc"]
+    chosen = {"eng": "en", "en": "en", "en_GB": "en-GB", "eng_US": "en-US", "en-NZ": "en"}
+    chosen |= {"apc_Arab": "apc", "ajp_Arab": "apc-x-ajp", "ajp": "apc-x-ajp"}
+    for code, name in chosen.items():
+        assert languages.spelled_as([code], available) == (name,)

@@ -13,6 +13,7 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     alignment_sets,
     bucc_languages,
     english_first,
+    is_pair,
     read_alignments,
     read_bucc,
     read_tatoeba,
@@ -300,9 +301,14 @@ def test_sets_in_both_orders(tmp_path):
 
 
 def test_names_with_english_first():
-    names = ["de-en", "en-de", "ro-en", "ru-en_xlwa_dev", "fr-de", "mean", "mean-14", "de-eng"]
-    expected = ["en-de", "en-de", "en-ro", "en-ru_xlwa_dev", "fr-de", "mean", "mean-14", "de-eng"]
+    names = ["de-en", "en-de", "ro-en", "ru-en_xlwa_dev", "fr-de", "mean", "mean-14", "deu-eng"]
+    expected = ["en-de", "en-de", "en-ro", "en-ru_xlwa_dev", "fr-de", "mean", "mean-14", "en-de"]
     assert [english_first(name) for name in names] == expected
+
+
+def test_a_language_in_a_region_is_no_pair():
+    names = ["pt-br", "zh-tw", "en-in", "en-de", "en-iw_dev", "swh-eng", "sw-KE", "sw_Latn"]
+    assert [name for name in names if is_pair(name)] == ["en-de", "en-iw_dev", "swh-eng"]
 
 
 def wpt(nulls=(), sentences=20, numbers=None, start=1):

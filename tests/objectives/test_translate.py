@@ -288,6 +288,7 @@ def test_directions_limit_the_languages_of_translations():
     with pytest.raises(ValueError, match="translates into fr, not 'en'"):
         Translator(objective, BeamSearch())({}, [(BOS, 5, EOS)], "en")
     assert objective.config.translates("en", "fr") and not objective.config.translates("fr", "en")
+    assert objective.config.translates("eng_Latn", "fra")
 
 
 def test_a_translation_reads_its_own_source_and_language_only():

@@ -39,10 +39,25 @@ def test_languages_and_sets_go_to_the_tasks_that_have_them(folder):
 
 def test_languages_that_no_file_has_are_errors(folder):
     options = {"tasks": ("tatoeba", "wordalign", "bucc"), "languages": ("sw", "en")}
-    with pytest.raises(ValueError, match=r"--languages=sw,en: .* has no word alignments of these"):
+    with pytest.raises(ValueError, match=r"--languages=sw,en: .* has no word alignments of sw;"):
         settings("wordalign", folder, **options)
     with pytest.raises(ValueError, match=r"--languages=sw,en: .*, test; choose from de, or leave"):
         settings("bucc", folder, **options)
+    with pytest.raises(ValueError, match="no word alignments of sw; choose from de-en, en-fr"):
+        settings("wordalign", folder, tasks=("wordalign",), languages=("sw", "de"))
+    for task in ("bucc", "tatoeba"):
+        with pytest.raises(ValueError, match=r"pairs each language with English; .* such as de"):
+            settings(task, folder, tasks=(task,), languages=("de-en",))
+
+
+def test_sets_and_languages_are_named_in_every_spelling(folder):
+    for code in ("pt-br", "zh-tw", "swh_Latn"):
+        assert settings("tatoeba", folder, languages=(code,)).languages == (code,)
+    assert settings("bucc", folder, languages=("deu",), tasks=("bucc", "x")).languages == ("de",)
+    chosen = settings("wordalign", folder, languages=("ron",))
+    assert chosen.corpora == ("ro-en",)
+    chosen = settings("wordalign", folder, languages=("deu-eng", "eng-ron"))
+    assert list(chosen._names()) == ["de-en", "ro-en"]
 
 
 def test_the_split_reaches_bucc(folder):

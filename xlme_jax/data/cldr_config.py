@@ -10,7 +10,7 @@ import difflib
 from collections import Counter
 from collections.abc import Sequence
 
-from xlme_jax.data.languages import XLMR
+from xlme_jax.data.languages import XLMR, tag_or_code
 
 WITHOUT_CLDR: tuple[str, ...] = ("bn_rom", "hi_rom", "my_zaw", "ta_rom", "te_rom", "ur_rom")
 """XLM-R's languages without CLDR locales (CLDR's `hi_Latn` has English names)."""
@@ -36,7 +36,7 @@ class CldrConfig:
     """Configuration of the corpus.
 
     Attributes:
-        languages: Codes from `LANGUAGES`.
+        languages: Languages of `LANGUAGES`, in any spelling; stored as canonical tags.
         kinds: Kinds of phrases from `KINDS`, drawn uniformly (repeat one to double its frequency).
         inventory: Maximum number of territories, languages, currencies and units (each) to draw
             from; fewer make an easier task. None uses all that have a name in every language.
@@ -71,6 +71,7 @@ class CldrConfig:
             if isinstance(getattr(self, field), str):
                 raise ValueError(f"cldr: `{field}` is a string; give a list, such as ('en', 'fr')")
             object.__setattr__(self, field, tuple(getattr(self, field)))
+        object.__setattr__(self, "languages", tuple(map(tag_or_code, self.languages)))
         for field in ("languages", "kinds"):
             if not getattr(self, field):
                 raise ValueError(f"cldr: `{field}` is empty; give at least one")

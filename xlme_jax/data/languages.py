@@ -167,9 +167,22 @@ def tag_or_code(code: str) -> str:
 
 
 def spelled_as(codes: Iterable[str], available: Iterable[str]) -> tuple[str, ...]:
-    """Returns the codes, each in the spelling that `available` has for its language, if any."""
-    by_tag = {tag_or_code(code): code for code in available}
-    return tuple(by_tag.get(tag_or_code(code), code) for code in codes)
+    """Returns the codes, each in the spelling that `available` has for its language, if any.
+
+    Each spelling is returned once. Where `available` has several varieties of a language, such as
+    "en" and "en-GB" (`distinct_tags`), it is the one with the most parts of the code: "en-GB" for
+    `en_GB`, "apc-x-ajp" for `ajp_Arab`; of equal ones the simplest: "en" for `eng`.
+    """
+    varieties: dict[str, list[str]] = {}
+    for name in sorted(available, key=_by_length):
+        varieties.setdefault(tag_or_code(name), []).append(name)
+
+    def spelling(code: str) -> str:
+        parts = frozenset(_parts(code))
+        names = varieties.get(tag_or_code(code), [code])
+        return max(names, key=lambda name: (name == code, len(parts.intersection(_parts(name)))))
+
+    return tuple(dict.fromkeys(map(spelling, codes)))
 
 
 def distinct_tags(codes: Iterable[str]) -> dict[str, str]:

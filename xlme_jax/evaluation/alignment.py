@@ -136,24 +136,28 @@ class WordAlignment(Measure):
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
         """See `Measure.requested`; a pair names a set, a language chooses all sets with it.
 
-        Languages are ignored if there are pairs.
+        Languages are ignored if there are pairs, and those without a set if there are other tasks.
 
         Raises:
-          ValueError: there is no folder, or no set has one of the languages.
+          ValueError: there is no folder, no set has one of the languages, or, without other tasks,
+            a language has no set.
         """
         del configured
         folder, languages = str(labelled_rows.folder_of(request.data, task)), request.languages
         corpora = tuple(pair for pair in languages if is_pair(pair))
         if languages and not corpora:
-            available = alignment_folders(folder)
+            tags_of_sets = {
+                name: set(map(tag_or_code, languages_of_pair(name)))
+                for name in alignment_folders(folder)
+            }
             tags = set(map(tag_or_code, languages)) - {"en"}
-            corpora = tuple(
-                name for name in available if tags & set(map(tag_or_code, languages_of_pair(name)))
-            )
-            if not corpora:
+            corpora = tuple(name for name, of_set in tags_of_sets.items() if tags & of_set)
+            missing = tags.difference(*tags_of_sets.values())
+            if not corpora or (missing and request.tasks == (task,)):
                 raise ValueError(
-                    f"--languages={','.join(languages)}: {folder} has no word alignments of these; "
-                    f"choose from {', '.join(available) or 'none'}"
+                    f"--languages={','.join(languages)}: {folder} has no word alignments of "
+                    f"{', '.join(sorted(missing)) or 'these'}; choose from "
+                    f"{', '.join(tags_of_sets) or 'none'}"
                 )
         return cls(folder, corpora, request.layer)
 

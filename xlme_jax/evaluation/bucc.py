@@ -23,7 +23,6 @@ from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.parallel_sets import (
     MiningCorpus,
     bucc_languages,
-    is_pair,
     read_bucc,
 )
 from xlme_jax.data.languages import spelled_as
@@ -111,12 +110,12 @@ class Bucc(Measure):
         """See `Measure.requested`; languages that BUCC lacks are left out if there are other tasks.
 
         Raises:
-          ValueError: BUCC has none of the languages.
+          ValueError: BUCC has none of the languages, or only pairs are given and no other task.
         """
         del configured
         folder = str(labelled_rows.folder_of(request.data, task))
         split = request.split or ("test" if bucc_languages(folder, "test") else "validation")
-        codes = tuple(code for code in request.languages if not is_pair(code))
+        codes = request.single_languages(task)
         if codes and request.tasks != (task,):
             available = bucc_languages(folder, split)
             mined = tuple(code for code in spelled_as(codes, available) if code in available)

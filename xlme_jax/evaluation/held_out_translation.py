@@ -223,14 +223,12 @@ def _training_pairs(
     pairs: list[tuple[str, str]] = []
     for task in dataset.tasks:
         num_pairs = min(count - len(pairs), task.examples)
-        if (task.kind, task.split) != ("bitext", "train") or sorted(task.languages) != list(
-            languages
-        ):
+        if (task.kind, task.split) != ("bitext", "train") or sorted(task.tags) != list(languages):
             continue
         chosen = np.random.default_rng(0).choice(task.examples, num_pairs, replace=False)
         for pair in dataset.read_pairs(task, chosen):
             first, second = (vocabulary.decode(ids.tolist()) for ids in pair)
             # The sides of the task may be in the other order.
-            is_turned = task.languages != languages
+            is_turned = task.tags != languages
             pairs.append((second, first) if is_turned else (first, second))
     return pairs

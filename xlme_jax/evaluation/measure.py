@@ -121,6 +121,22 @@ class Request:
     pooling: Pooling = "mean"
     readouts: tuple[str, ...] = tuple(readouts.READOUTS)
 
+    def single_languages(self, task: str) -> tuple[str, ...]:
+        """Returns the languages without pairs such as "de-fr", which other tasks read.
+
+        Raises:
+          ValueError: only pairs are given, and `task`, which does not read them, is the only task.
+        """
+        from xlme_jax.data.benchmarks.parallel_sets import is_pair
+
+        single = tuple(code for code in self.languages if not is_pair(code))
+        if self.languages and not single and self.tasks == (task,):
+            raise ValueError(
+                f"--languages={','.join(self.languages)}: {task} pairs each language with English; "
+                f"name the languages alone, such as {self.languages[0].split('-')[0]}"
+            )
+        return single
+
 
 @dataclasses.dataclass(frozen=True)
 class About:

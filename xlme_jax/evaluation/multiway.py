@@ -164,11 +164,10 @@ class Multiway(Measure):
         Raises:
           DataError: a language is not in the set.
         """
-        by_tag = {code: code for code in available if languages.tag_or_code(code) == code}
 
         def spelled(code: str) -> str:
-            name = code if code in available else by_tag.get(languages.tag_or_code(code))
-            if name is None:
+            (name,) = languages.spelled_as([code], available)
+            if name not in available:
                 raise DataError(
                     f"{self.folder}: {code!r} is not in {self.about.name}, {self.split}; choose "
                     f"from {', '.join(available)}"

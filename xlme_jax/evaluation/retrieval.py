@@ -260,7 +260,7 @@ class RetrievalProbe:
                 "held-out pairs"
             )
         chosen: dict[str, Candidates] = {}
-        languages = ["-".join(task.languages) for task in matches]
+        languages = ["-".join(task.tags) for task in matches]
         for task, language in zip(matches, languages):
             pairs = self._choose(_read_pairs(dataset, task))
             if len(pairs) < 2:
@@ -268,7 +268,7 @@ class RetrievalProbe:
                 continue
             # Two corpora of the same languages are distinguished by the tasks' names.
             name = language if languages.count(language) == 1 else task.name
-            chosen[name] = Candidates((task.languages[0], task.languages[1]), pairs)
+            chosen[name] = Candidates((task.tags[0], task.tags[1]), pairs)
         if not chosen:
             raise ValueError(
                 "RetrievalProbe: no task has two different translations; hold out more pairs, or "

@@ -18,7 +18,6 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     TATOEBA_14,
     TATOEBA_36,
     ParallelSentences,
-    is_pair,
     read_tatoeba,
     tatoeba_languages,
 )
@@ -98,11 +97,15 @@ class Tatoeba(Measure):
 
     @classmethod
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
-        """See `Measure.requested`; pairs of languages, which other measures read, are left out."""
+        """See `Measure.requested`; pairs of languages, which other measures read, are left out.
+
+        Raises:
+          ValueError: only pairs are given, and no other task reads them.
+        """
         del configured
         return cls(
             str(labelled_rows.folder_of(request.data, task)),
-            tuple(code for code in request.languages if not is_pair(code)),
+            request.single_languages(task),
             request.layer,
             pooling=request.pooling,
             readouts=request.readouts,

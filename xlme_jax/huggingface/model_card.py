@@ -142,7 +142,7 @@ def _languages(data: Path) -> tuple[str, ...]:
         tasks = PreparedDataset.load(data).tasks
     except PreparedDataError:
         return ()
-    return tuple(sorted({language for task in tasks for language in task.languages}))
+    return tuple(sorted({language for task in tasks for language in task.tags}))
 
 
 def _data_card(data: Path, digest: str) -> str:

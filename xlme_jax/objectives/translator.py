@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlme_jax.data.languages import spelled_as
 from xlme_jax.model.decoding import Decoder
 from xlme_jax.model.encoder import EncoderConfig, some_layers
 from xlme_jax.model.veco_network import EncoderDecoderLM, partners
@@ -120,7 +121,13 @@ class TranslateConfig(TunedConfig):
         return (0, count) if self.decoder_from == "first" else (layers - count, layers)
 
     def translates(self, source: str, target: str) -> bool:
-        """Returns whether translation from language `source` to `target` is learned."""
+        """Returns whether translation from language `source` to `target` is learned.
+
+        Args:
+          source: language in any spelling.
+          target: language in any spelling.
+        """
+        source, target = (spelled_as([code], self.languages)[0] for code in (source, target))
         return not self.directions or f"{source}-{target}" in self.directions
 
     @property

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from xlme_jax.data import cldr
-from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig
@@ -70,7 +69,7 @@ class Cldr(Source):
             return {}
         languages = values["languages"] or _DEFAULT_LANGUAGES.split(",")
         corpus = CldrCorpus(
-            cldr.CldrConfig(tuple(map(tag_or_code, languages)), kinds=tuple(values["cldr_kinds"])),
+            cldr.CldrConfig(tuple(languages), kinds=tuple(values["cldr_kinds"])),
             documents=values["cldr_documents"],
             pairs=values["cldr_pairs"],
             validation_pairs=values["cldr_validation_pairs"],

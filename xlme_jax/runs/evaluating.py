@@ -10,7 +10,7 @@ import numpy as np
 
 from xlme_jax.checkpoints.saved import FOLDER, read_best
 from xlme_jax.data.benchmarks.catalogue import alternatives
-from xlme_jax.data.languages import tag_or_code
+from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import (
     finetuned,
@@ -79,17 +79,18 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
         name = str(header.step)
     else:
         run, of_steps = as_path(checkpoint).absolute(), []
-        requested = set(map(tag_or_code, options.languages))
-        for step, languages in by_step.items():
-            selected = tuple(c for c in languages if not requested or tag_or_code(c) in requested)
-            if selected:
-                options_of_step = dataclasses.replace(options, languages=selected)
-                of_steps.append(_evaluated(str(run / FOLDER / str(step)), options_of_step))
-        if not of_steps:
+        retained = [code for languages in by_step.values() for code in languages]
+        requested = spelled_as(options.languages, retained) or tuple(retained)
+        if missing := [code for code in requested if code not in retained]:
             raise ValueError(
                 f"--languages={','.join(options.languages)}: {run} keeps no best checkpoint for "
-                "these; pass one of its checkpoints"
+                f"{', '.join(missing)}, but for {', '.join(retained)}; choose from these, or pass "
+                "one of its checkpoints"
             )
+        for step, languages in by_step.items():
+            if selected := tuple(code for code in languages if code in requested):
+                options_of_step = dataclasses.replace(options, languages=selected)
+                of_steps.append(_evaluated(str(run / FOLDER / str(step)), options_of_step))
         # The outcomes of a task at all steps, task by task.
         of_tasks = zip(*(of_step for of_step, _ in of_steps))
         outcomes = [finetuned.merge(of_task) for of_task in of_tasks]

@@ -94,6 +94,13 @@ class Translations:
                 "Translations.languages = () must name the languages of the pairs; with no need of "
                 "their numbers, use the layout Sides()"
             )
+        tags = tuple(map(tag_or_code, self.languages))
+        if len(set(tags)) < len(tags):
+            repeated = [code for code, tag in zip(self.languages, tags) if tags.count(tag) > 1]
+            raise ValueError(
+                f"Translations.languages = {self.languages} names a language more than once: "
+                f"{', '.join(repeated)}; list each once"
+            )
         check_directions(self.directions, self.languages, "Translations")
 
     def order_settings(self) -> dict[str, object]:

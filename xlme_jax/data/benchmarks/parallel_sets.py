@@ -351,12 +351,15 @@ _NAME = re.compile(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])")
 def english_first(name: str) -> str:
     """Returns the name of a set with English first, "en-de" for "de-en", to compare sets by name.
 
-    What follows the languages in the name stays.
+    Languages are canonical tags. What follows them in the name stays.
     """
     match = _NAME.match(name)
-    if match is None or match[2] != "en":
+    if match is None:
         return name
-    return f"en-{match[1]}{name[match.end() :]}"
+    first, second = map(languages.tag_or_code, match.groups())
+    if second == "en":
+        first, second = second, first
+    return f"{first}-{second}{name[match.end() :]}"
 
 
 def languages_of_pair(name: str) -> tuple[str, ...]:
@@ -364,6 +367,8 @@ def languages_of_pair(name: str) -> tuple[str, ...]:
     match = _NAME.match(name)
     if match is None or not all(map(languages.tag_of_half, match.groups())):
         return ()
+    if languages.is_language(match[0]) and not languages.is_pair(match[0]):
+        return ()  # A language in a region: `pt-br`.
     return match[1], match[2]
 
 

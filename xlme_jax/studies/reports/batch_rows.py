@@ -365,7 +365,7 @@ def stream_rows(
       readings: {stream: its masked rows and predictions}; may lack streams.
     """
     pieces, shares, drawn = _pieces(dataset), batches.shares(), batches.drawn()
-    languages = {t.name: t.languages for t in dataset.tasks if t.split == "train"}
+    languages = {t.name: t.tags for t in dataset.tasks if t.split == "train"}
     return tuple(
         StreamRows(
             stream,

@@ -70,12 +70,12 @@ def find(folder: Path, vocabulary: Vocabulary) -> Examples:
         tasks = [task for task in dataset.tasks if task.kind == "bitext" and task.examples]
         if not tasks:
             return built_in
-        task = min(tasks, key=lambda each: (each.split == "train", _PIVOT not in each.languages))
+        task = min(tasks, key=lambda each: (each.split == "train", _PIVOT not in each.tags))
         pairs = _pairs(dataset, task, vocabulary)
     except (OSError, PreparedDataError) as error:
         _log.info("No examples from the run's data: %s", error)
         return built_in
-    first, second = task.languages
+    first, second = task.tags
     if second == _PIVOT:
         first, second, pairs = second, first, [(target, source) for source, target in pairs]
     chosen = _choose(pairs)
