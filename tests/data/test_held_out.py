@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlme_jax.data.text import held_out
-from xlme_jax.data.text.bitext_files import canonical_source, discover_bitext
+from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.held_out import Corpora, HeldOutText, find_corpora
+from xlme_jax.data.text.pair_kinds import canonical_source
 from xlme_jax.data.text.reading import DataError, ReadReport
-from xlme_jax.data.text.text_digests import digest, normalized
+from xlme_jax.data.text.text_digests import digest, folded, normalized, single_spaced
 from xlme_jax.preparation import file_sources
 
 LANGUAGES = ("en", "fr", "ru")
@@ -133,6 +134,17 @@ def test_text_is_held_out_in_every_spelling_of_its_language(tmp_path, of_documen
     ((language, file),) = corpora.documents
     train, report = read_documents(held, language, file, "train")
     assert (train, report.skipped[held_out.REASON]) == (["Mwanzo."], 4)
+
+
+# Whitespace, marks and characters that NFKC replaces, in orders that composition depends on.
+HARD = "，？１０…ำຳ\u3000\xa0 \t\n\x1c\x85\u2028aÉe\u0301\u0327\u0e48\u0e4d\u0ec8ßﬁ가\u11a8\u200b"
+
+
+@settings(deadline=None)
+@given(st.text(HARD, max_size=12) | st.text(max_size=12))
+def test_shortcuts_of_normalisation_change_nothing(text):
+    assert folded(text) == unicodedata.normalize("NFKC", text).casefold()
+    assert single_spaced(text) == " ".join(text.split())
 
 
 @settings(deadline=None)

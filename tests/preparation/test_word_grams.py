@@ -7,6 +7,7 @@ import unicodedata
 import numpy as np
 import pytest
 
+from xlme_jax.data.text import text_digests
 from xlme_jax.preparation import word_grams
 
 WEIGHTS = {"word": 4, "han": 2, "thai": 1}
@@ -44,7 +45,7 @@ def test_windows_are_those_of_the_definition(alphabet, monkeypatch):
     monkeypatch.setattr(word_grams, "_BATCH_CHARACTERS", 300)
     generator = random.Random(alphabet)
     texts = ["", *(random_text(generator, alphabet, generator.randrange(200)) for _ in range(20))]
-    texts = [word_grams.folded(text) for text in (*texts, texts[3], "")]
+    texts = [text_digests.folded(text) for text in (*texts, texts[3], "")]
     expected = [windows(text) for text in texts]
     grams = word_grams.grams(texts)
     assert grams.texts.tolist() == [i for i, found in enumerate(expected) for _ in found]
@@ -67,7 +68,7 @@ def test_windows_are_those_of_the_definition(alphabet, monkeypatch):
 def test_case_punctuation_and_line_ends_do_not_matter():
     text = "One, two three four-five six seven eight nine ten eleven twelve thirteen!"
     other = "“ONE” two\nthree four five\n\nsix seven eight; nine ten eleven twelve Thirteen"
-    digests = [word_grams.grams([word_grams.folded(x)]).digests.tolist() for x in (text, other)]
+    digests = [word_grams.grams([text_digests.folded(x)]).digests.tolist() for x in (text, other)]
     # Files that workers read have digests of another process.
     assert digests == [[8917984843623721206]] * 2
     assert not len(word_grams.grams([text.rpartition(" ")[0].lower()]).digests)

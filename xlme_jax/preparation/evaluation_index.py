@@ -46,7 +46,7 @@ class DigestTable:
           digests: uint64[N].
         """
         begins = digests >> self._shift
-        bits = self._begins[begins >> np.uint64(3)] >> begins.astype(np.uint8) % 8
+        bits = self._begins[begins >> np.uint64(3)] >> (begins.astype(np.uint8) & 7)
         candidates = np.flatnonzero(bits & 1)
         if not len(candidates):
             return candidates
@@ -86,11 +86,10 @@ class EvaluationIndex:
 
     def matches(self, texts: Sequence[str]) -> EvaluationMatches:
         """Returns the evaluation text in a batch of texts."""
-        folded = [word_grams.folded(text) for text in texts]
-        # NFKC and case folding of a line do not depend on the lines beside it.
+        folded = [text_digests.folded(text) for text in texts]
         lines = [text.split("\n") for text in folded]
-        joined = (" ".join(line.split()) for line in itertools.chain.from_iterable(lines))
-        digests = np.array([*map(text_digests.digest_of_normalized, joined)], np.uint64)
+        spaced = map(text_digests.single_spaced, itertools.chain.from_iterable(lines))
+        digests = np.array([*map(text_digests.digest_of_normalized, spaced)], np.uint64)
         equal = self.lines.indices(digests)
         grams = word_grams.grams(folded)
         contained = self.grams.indices(grams.digests)

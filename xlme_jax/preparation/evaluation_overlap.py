@@ -294,7 +294,7 @@ class _Texts:
         if len(part) < WORDS or hash(part) in self._known:
             return
         self._known.add(hash(part))
-        self._texts.append(word_grams.folded(part))
+        self._texts.append(text_digests.folded(part))
         self._characters += len(part)
         if self._characters > _LONG:
             self._flush()

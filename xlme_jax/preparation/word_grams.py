@@ -56,11 +56,6 @@ class Grams:
     texts: np.ndarray
 
 
-def folded(text: str) -> str:
-    """Returns a text in NFKC and case-folded, as texts are compared."""
-    return unicodedata.normalize("NFKC", text).casefold()
-
-
 def grams(texts: Sequence[str], with_numbers: bool = True) -> Grams:
     """Returns the digests of all windows of `WORDS` words; a shorter text has none.
 
@@ -68,7 +63,7 @@ def grams(texts: Sequence[str], with_numbers: bool = True) -> Grams:
     another with a probability of about n^2 / 2^65.
 
     Args:
-      texts: Texts as `folded` returns them.
+      texts: Texts as `text_digests.folded` returns them.
       with_numbers: Whether to return also windows in which more than half of the words do not begin
         with a letter, as in tables of numbers, which are alike everywhere.
     """
@@ -91,7 +86,7 @@ def _batch(texts: Sequence[str], first: int, with_numbers: bool) -> Grams:
     """Returns the windows of a batch of texts.
 
     Args:
-      texts: Texts as `folded` returns them.
+      texts: Texts as `text_digests.folded` returns them.
       first: Number of the first text.
       with_numbers: See `grams`.
     """
@@ -135,8 +130,10 @@ def _ends(weight: np.ndarray) -> np.ndarray:
     if (weight == _WORD).all():
         return np.arange(WORDS, len(weight) + 1)
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(weight, dtype=np.int64)])
-    ends = np.searchsorted(before, before[:-1] + WORDS * _WORD)
-    return ends[ends <= len(weight)]
+    # For each weight up to the total one, how many of the first words it takes to reach it.
+    reached = np.concatenate([np.zeros(1, np.int64), np.repeat(np.arange(len(weight)) + 1, weight)])
+    begins = np.searchsorted(before, before[-1] - WORDS * _WORD, side="right")
+    return reached[before[:begins] + WORDS * _WORD]
 
 
 def _digests(values: np.ndarray, starts: np.ndarray, ends: np.ndarray, base: int) -> np.ndarray:
