@@ -441,8 +441,9 @@ def _scripts_of_locales() -> dict[str, frozenset[str]]:
     likely = [name for name in _cldr("likely_subtags").values() if name.partition("_")[0] in codes]
     scripts: dict[str, set[str]] = {}
     for name in (*identifiers, *likely):
-        if code := _primary(name.partition("_")[0]):
-            scripts.setdefault(code, set()).update(filter(None, [_script_in(name)]))
+        code = name.partition("_")[0]  # CLDR's codes are canonical, but for XLM-R's.
+        code = _PREFERRED.get(code, code)
+        scripts.setdefault(code, set()).update(filter(None, [_script_in(name)]))
     return {code: frozenset(names) for code, names in scripts.items()}
 
 
@@ -450,6 +451,11 @@ def _primary(code: str) -> str | None:
     """Returns the canonical code of a language, without script, or None if `code` is none."""
     if code in _PREFERRED or code in _GROUPS:
         return _PREFERRED.get(code, code)
+    # Corpora mostly have codes of ISO 639-1. CLDR has all of them, and its aliases those that are
+    # retired. The tables of ISO 639, which take half a second to load, are not needed for them.
+    aliases, names = _cldr("language_aliases"), _english().languages
+    if code in _XLMR_CODES or (len(code) == 2 and code in names and code not in aliases):
+        return code
     row = _iso_table().get(code)
     if row is not None and row.scope == "S":  # Such as und, mul and zxx.
         return None

@@ -377,7 +377,11 @@ _SECOND = (
     "\u00a0-\u00bf\u20ac\u201a\u0192\u201e\u2026\u2020\u2021\u02c6\u2030\u0160\u2039\u0152\u017d"
     "\u2018\u2019\u201c\u201d\u2022\u2013\u2014\u02dc\u2122\u0161\u203a\u0153\u017e\u0178"
 )
-_TWICE = re.compile(f"[\u00c2-\u00df][{_SECOND}]|[\u00e0-\u00ef][{_SECOND}]{{2}}|\u00e2\u20ac")
+# The pattern begins with one set of characters, for which `re` skips all others at once.
+_TWICE = re.compile(
+    f"[\u00c2-\u00ef](?:(?<![\u00e0-\u00ef])[{_SECOND}]|(?<![\u00c2-\u00df])[{_SECOND}]{{2}}"
+    "|(?<=\u00e2)\u20ac)"
+)
 
 _LINE_SIGNS: dict[str, Callable[[Sequence[str]], tuple[int, str]]] = {
     "json": _matching("{[", r"\{\s*\"[^\"\n]*\"\s*:|\[\s*[\{\"\[]"),
@@ -408,7 +412,8 @@ _CODE_CHARS, _CODE = 30, re.compile(r"[!-~]+")
 
 def _escaped(texts: Sequence[str], side: int) -> Iterator[_Finding]:
     """Yields a finding if texts have a backslash and an "n" where a line or a document ends."""
-    escaped = [text for text in texts if "\\n" in text and _ESCAPED.search(text)]
+    # One character is found faster than two.
+    escaped = [text for text in texts if "\\" in text and _ESCAPED.search(text)]
     if len(texts) >= _LEAST and escaped:
         yield _Finding("escaped_newlines", len(escaped), len(texts), "texts", side, escaped[0])
 
