@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from test_tatoeba import Subject as OfLetters
 
 from xlme_jax.data.benchmarks.parallel_sets import MiningCorpus
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import bucc
 from xlme_jax.evaluation.bucc import Bucc, at_threshold, mine, tune
 
@@ -159,7 +160,7 @@ def test_translations_are_mined_from_files(tmp_path):
 def test_gold_pairs_without_sentences_are_missed(tmp_path):
     gold = frozenset({(0, 0)})
     corpus = MiningCorpus(("zh", "en"), ("zh-1",), ("A",), ("en-1",), ("a",), gold, outside=3)
-    found = bucc._Corpora(corpus, Bucc(str(tmp_path)), Subject()).gold
+    found = bucc._Corpora(corpus, Bucc(str(tmp_path)), Subject(), ReadReport()).gold
     figures = at_threshold([(1.0, (0, 0))], found, 0.5)[1]
     assert figures["recall"] == 1 / 4 and figures["precision"] == 1
 

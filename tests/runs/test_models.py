@@ -10,6 +10,7 @@ import optax
 import pytest
 from helpers import hf_folders, tiny
 
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.alignment import _aligner, _rows
 from xlme_jax.ops.vocabulary_head import num_chunks
@@ -53,9 +54,9 @@ def tokens_of(model, text):
 
 
 @pytest.mark.parametrize("pooling", encoding.POOLINGS)
-def test_texts_are_encoded_as_by_evaluations(model, pooling):
+def test_texts_are_encoded_as_by_evaluations(model, pooling, caplog):
     subject = model.loaded.subject()
-    texts = encoding.texts_of(model.vocabulary, TEXTS, hf_folders.LENGTH)
+    texts = encoding.texts_of(model.vocabulary, TEXTS, hf_folders.LENGTH, ReadReport())
     assert len(texts[-1]) == hf_folders.LENGTH  # Cut.
     pooled = jax.jit(encoding.pool_all(subject.encode, pooling))
     with states.sharding_rules(model.loaded.mesh):
@@ -63,6 +64,7 @@ def test_texts_are_encoded_as_by_evaluations(model, pooling):
     for layer in range(model.num_layers + 1):
         found = model.encode(TEXTS, layer=layer, pooling=pooling)
         np.testing.assert_allclose(found, expected[:, layer], atol=TOLERANCE)
+    assert f"1 of {len(TEXTS)} texts have more than {hf_folders.LENGTH} tokens" in caplog.text
     every = model.encode_layers(TEXTS, pooling=pooling)
     np.testing.assert_allclose(every, expected.swapaxes(0, 1), atol=TOLERANCE)
     middle = model.encode(TEXTS, pooling=pooling)
@@ -75,7 +77,7 @@ def test_the_untrained_model_has_the_initial_weights_of_its_run(model):
     state = jax.jit(lambda: states.init_state(objective, optax.identity(), seed))()
     same = functools.partial(np.testing.assert_allclose, atol=TOLERANCE)
     jax.tree.map(same, untrained.loaded.params, unbox(state.params))
-    texts = encoding.texts_of(model.vocabulary, TEXTS[:2], hf_folders.LENGTH)
+    texts = encoding.texts_of(model.vocabulary, TEXTS[:2], hf_folders.LENGTH, ReadReport())
     pooled = jax.jit(encoding.pool_all(model.loaded.subject().encode, "mean"))
     expected = pooled(unbox(state.params), encoding.fill_rows(texts, 2, hf_folders.LENGTH))
     found, trained = (one.encode(TEXTS[:2], layer=1) for one in (untrained, model))

@@ -136,7 +136,8 @@ class Bucc(Measure):
         """
         layer = encoding.choose_layer(self.layer, subject.num_layers, "Bucc.layer")
         report = ReadReport()
-        corpora = [_Corpora(corpus, self, subject) for corpus in self._read(self.split, report)]
+        read = self._read(self.split, report)
+        corpora = [_Corpora(corpus, self, subject, report) for corpus in read]
         tuned_on: list[_Corpora] = []
         if self.split == "test":
             codes = [corpus.languages[0] for corpus in corpora]
@@ -145,7 +146,7 @@ class Bucc(Measure):
             except ValueError as error:
                 why = "the threshold of the test split is that of the validation split"
                 raise ValueError(f"{error}; {why}") from error
-            tuned_on = [_Corpora(corpus, self, subject) for corpus in read]
+            tuned_on = [_Corpora(corpus, self, subject, report) for corpus in read]
 
         def pooled(params: Any, rows: Rows) -> jax.Array:
             return encoding.pool(subject.encode(params, rows)[layer], rows, self.pooling)
@@ -252,7 +253,7 @@ class _Corpora:
       batches: for each side, batches of the distinct texts.
     """
 
-    def __init__(self, corpus: MiningCorpus, settings: Bucc, subject: Subject):
+    def __init__(self, corpus: MiningCorpus, settings: Bucc, subject: Subject, report: ReadReport):
         self.corpus, self.languages = corpus, corpus.languages
         # Gold pairs that name no sentence get negative indices, which no mined pair has, so that
         # they count as missed.
@@ -264,7 +265,7 @@ class _Corpora:
             where = collections.defaultdict[str, list[int]](list)
             for index, text in enumerate(side):
                 where[text].append(index)
-            texts = encoding.texts_of(subject.vocabulary, list(where), length)
+            texts = encoding.texts_of(subject.vocabulary, list(where), length, report)
             self.occurrences.append(list(where.values()))
             self.batches.append(
                 encoding.batches(texts, subject.row_multiple, settings.batch_tokens)

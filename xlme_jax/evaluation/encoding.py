@@ -21,6 +21,7 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 if TYPE_CHECKING:
+    from xlme_jax.data.text.reading import ReadReport
     from xlme_jax.data.vocabulary import Vocabulary
 
 Text = tuple[int, ...]
@@ -87,10 +88,13 @@ def check(settings: Any) -> None:
     check_at_least(settings, name, 1, "batch_tokens")
 
 
-def texts_of(vocabulary: Vocabulary, sentences: Sequence[str], length: int) -> list[Text]:
-    """Returns each sentence as `<s> x </s>`, cut to `length` tokens."""
-    encoded = vocabulary.encode_batch(sentences)
-    return [cut((BOS_ID, *tokens, EOS_ID), length) for tokens in encoded]
+def texts_of(
+    vocabulary: Vocabulary, sentences: Sequence[str], length: int, report: ReadReport
+) -> list[Text]:
+    """Returns each sentence as `<s> x </s>`, cut to `length` tokens; `report` counts the cuts."""
+    texts = [(BOS_ID, *tokens, EOS_ID) for tokens in vocabulary.encode_batch(sentences)]
+    report.repair("texts cut", sum(len(text) > length for text in texts))
+    return [cut(text, length) for text in texts]
 
 
 def cut(text: Text, length: int) -> Text:

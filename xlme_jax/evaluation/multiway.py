@@ -123,7 +123,10 @@ class Multiway(Measure):
         def lay_out(texts: Sequence[encoding.Text]) -> list[encoding.Batch]:
             return encoding.batches(texts, subject.row_multiple, self.batch_tokens)
 
-        sides = {code: _Side(sentences[code], subject, length, lay_out) for code in plan.languages}
+        sides = {
+            code: _Side(sentences[code], subject, length, lay_out, report)
+            for code in plan.languages
+        }
         counts = {plan.name(pair): len(_shared(pair, sides)[0]) for pair in plan.all_pairs}
         if few := [name for name, count in counts.items() if count < _FEWEST]:
             raise DataError(
@@ -346,6 +349,7 @@ class _Side:
       subject: the encoder.
       length: maximum tokens per sentence, including specials.
       lay_out: function that lays texts out in batches.
+      report: collects the count of sentences that are cut.
 
     Attributes:
       units: int[n], numbers in the set of the sentences that the language has, ascending.
@@ -358,11 +362,12 @@ class _Side:
         subject: Subject,
         length: int,
         lay_out: Callable[[Sequence[encoding.Text]], list[encoding.Batch]],
+        report: ReadReport,
     ):
         self.units = np.array([i for i, text in enumerate(sentences) if text], np.int64)
         texts = [text for text in sentences if text]
         self.text_ids = np.unique(texts, return_inverse=True)[1]
-        self._batches = lay_out(encoding.texts_of(subject.vocabulary, texts, length))
+        self._batches = lay_out(encoding.texts_of(subject.vocabulary, texts, length, report))
 
     def embed(self, pooled: Callable[[Any, Rows], jax.Array], params: Any) -> np.ndarray:
         """Returns the pooled states of the sentences at all layers, float32[K, n, D]."""

@@ -131,7 +131,10 @@ class Tatoeba(Measure):
         chance = {code: 1.0 / len(parallel.sources) for code, parallel in sets.items()}
         groups = [
             _Group(
-                {code: sets[code] for code in languages[start : start + _AT_ONCE]}, self, subject
+                {code: sets[code] for code in languages[start : start + _AT_ONCE]},
+                self,
+                subject,
+                report,
             )
             for start in range(0, len(languages), _AT_ONCE)
         ]
@@ -224,7 +227,13 @@ class _Group:
         come first, then the English ones.
     """
 
-    def __init__(self, sets: Mapping[str, ParallelSentences], settings: Tatoeba, subject: Subject):
+    def __init__(
+        self,
+        sets: Mapping[str, ParallelSentences],
+        settings: Tatoeba,
+        subject: Subject,
+        report: ReadReport,
+    ):
         self.sizes = {code: len(parallel.sources) for code, parallel in sets.items()}
         sentences = [
             text
@@ -232,7 +241,8 @@ class _Group:
             for side in (parallel.sources, parallel.targets)
             for text in side
         ]
-        texts = encoding.texts_of(subject.vocabulary, sentences, _length(settings, subject))
+        length = _length(settings, subject)
+        texts = encoding.texts_of(subject.vocabulary, sentences, length, report)
         self.batches = encoding.batches(texts, subject.row_multiple, settings.batch_tokens)
 
     def search(

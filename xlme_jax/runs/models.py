@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 
 from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import MASK_PIECE, Vocabulary
 from xlme_jax.evaluation import encoding, readouts
@@ -23,6 +25,8 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.validation.fields import check_one_of
+
+_log = logging.getLogger(__name__)
 
 # Most tokens of a text that is embedded, as in evaluations; an encoder may have a lower limit.
 LENGTH = 512
@@ -116,7 +120,8 @@ class Model:
         """Embeds texts, as the evaluations of retrieval do.
 
         Args:
-          texts: N texts, each cut to the tokens that the encoder reads, at most `LENGTH`.
+          texts: N texts, each cut to the tokens that the encoder reads, at most `LENGTH`; a warning
+            says how many were cut.
           layer: hidden states to pool: 0 the embeddings, k the output of layer k, None the middle
             layer.
           pooling: "mean" over all tokens, "mean_without_specials", or "first", the state of `<s>`.
@@ -298,7 +303,16 @@ class Model:
     def _embed(self, pooled: Callable[..., jax.Array], texts: Sequence[str]) -> np.ndarray:
         """Returns the results of a compiled function for texts, in the texts' order, [N, ...]."""
         length = min(LENGTH, self._subject.max_length or LENGTH)
-        tokens = encoding.texts_of(self.vocabulary, texts, length)
+        report = ReadReport()
+        tokens = encoding.texts_of(self.vocabulary, texts, length, report)
+        if cut := report.repaired["texts cut"]:
+            _log.warning(
+                "%d of %d texts have more than %d tokens, <s> and </s> included, and were cut to "
+                "these; embed parts of long texts",
+                cut,
+                len(texts),
+                length,
+            )
         batches = encoding.batches(tokens, self._row_multiple)
         with states.sharding_rules(self.loaded.mesh):
             return encoding.embed(pooled, self.loaded.params, batches)
