@@ -68,6 +68,9 @@ def test_what_is_not_finite_is_not_mined():
     assert mine(np.full((6, 4), np.nan), target) == []
     assert mine(np.zeros((6, 4)), target) == []
     assert mine(source, target)
+    near = source[:5] + 0.01
+    damaged = np.concatenate([near, [[np.nan] * 4, [np.inf] * 4]])
+    assert mine(source, damaged) == mine(source, near)
 
 
 @given(

@@ -133,6 +133,14 @@ def test_what_is_not_there_is_named(tmp_path):
         Sib200Probe(folder, penalties=(0.0,))
 
 
-def test_states_that_are_not_finite_give_the_first_class():
-    (probe,) = linear_probe.fit(np.full((4, 3), np.nan, np.float32), np.arange(4), 4, (0.1,))
-    assert not probe.weights.any()
+def test_states_that_are_not_finite_train_nothing_and_have_no_class(caplog):
+    states = np.array([[0, 1], [1, 0], [0, 2], [2, 0], [np.nan, 0]], np.float32)
+    labels = np.array([0, 1, 0, 1, 1])
+    damaged, clean = (
+        linear_probe.fit(states[:count], labels[:count], 2, (0.1,))[0] for count in (5, 4)
+    )
+    np.testing.assert_array_equal(damaged.weights, clean.weights)
+    assert damaged.predict(states).tolist() == [0, 1, 0, 1, -2]
+    assert "1 of 5 training texts are left out" in caplog.text
+    (probe,) = linear_probe.fit(states[4:], labels[4:], 2, (0.1,))
+    assert probe.predict(states).tolist() == [-2] * 5

@@ -153,6 +153,24 @@ def test_ties_count_a_share_and_what_is_not_finite_finds_nothing():
             np.testing.assert_array_equal(found[name][way], [[0.25] * 4, [0] * 4], name)
 
 
+def test_texts_that_are_not_finite_cost_themselves_alone(caplog):
+    source, target = aligned(20)
+    source[0, 3], target[0, 5, 0] = np.nan, np.inf
+    expected = np.ones((1, 20))
+    expected[0, [3, 5]] = 0
+    centres = (readouts.mean_of_finite(source[0])[None], readouts.mean_of_finite(target[0])[None])
+    rotation = readouts.orthogonal_map(source, target, centres)
+    retrieved = readouts.search(source, target, centres, rotation, margins=readouts.Margins())
+    assert set(retrieved) == set(ALL)
+    for name, of_readout in retrieved.items():
+        for way in ("forward", "backward"):
+            np.testing.assert_array_equal(of_readout[way], expected, name)
+    for way, none in (("forward_margin", 3), ("backward_margin", 5)):
+        margin = retrieved["raw"][way][0]
+        assert margin[none] == -1 and np.sum(margin == np.arange(20)) == 18
+    assert "1 of 20 sources and 1 of 20 targets have embeddings that are not finite" in caplog.text
+
+
 def test_one_infinite_mean_costs_the_centred_readouts_alone():
     source, target = aligned(20)
     centres = (np.full((1, 24), np.inf, np.float32), np.zeros((1, 24), np.float32))

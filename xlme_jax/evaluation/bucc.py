@@ -30,7 +30,7 @@ from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.measure import About, Measure, Request, ScoreColumn, ScoreTable
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
-from xlme_jax.evaluation.readouts import DESCRIPTIONS, RAW, normalised
+from xlme_jax.evaluation.readouts import DESCRIPTIONS, RAW, normalised, warn_if_not_finite
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 from xlme_jax.validation.fields import check_at_least
@@ -324,8 +324,10 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
 
     Returns:
       (score, (index of the source, index of the target)), best first. Each text is in at most one
-      pair. Pairs whose score is not positive or not finite are left out.
+      pair. Pairs whose score is not positive or not finite are left out; a warning counts the texts
+      whose embeddings are not finite.
     """
+    warn_if_not_finite(source, target)
     forward, forward_cosines = _nearest(source, target, neighbours)
     backward, backward_cosines = _nearest(target, source, neighbours)
     source_means, target_means = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)
@@ -437,7 +439,8 @@ def _search(
 
     def search(query: jax.Array) -> tuple[jax.Array, jax.Array]:
         cosines = jnp.matmul(candidates, query, precision=jax.lax.Precision.HIGHEST)
-        values, indices = jax.lax.top_k(cosines, k)
+        # NaN would be the nearest candidate of every query.
+        values, indices = jax.lax.top_k(jnp.where(jnp.isfinite(cosines), cosines, -jnp.inf), k)
         return values, indices
 
     values, indices = jax.lax.map(search, normalised(queries), batch_size=at_once)

@@ -8,6 +8,7 @@ of the encoder is trained, so that a probe costs little more than encoding the s
 
 import collections
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +29,10 @@ from xlme_jax.evaluation.readouts import RAW
 from xlme_jax.evaluation.results import layer_results
 from xlme_jax.validation.fields import check_at_least
 
+_log = logging.getLogger(__name__)
+
+# Predicted class for states that are not finite, which no example has.
+_NO_CLASS = -2
 MEAN, ZERO_SHOT = "mean", "mean-zero-shot"
 _METRICS = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
 _IN_LANGUAGE = "_in_language"
@@ -346,10 +351,10 @@ class Probe:
     weights: np.ndarray
 
     def predict(self, states: np.ndarray) -> np.ndarray:
-        """Returns the most likely class of states [N, D], int[N]."""
+        """Returns the most likely class of states [N, D], int[N]; -2 where one is not finite."""
         standard = (states - self.mean) / self.scale
         logits: np.ndarray = standard @ self.weights[:-1] + self.weights[-1]
-        return logits.argmax(axis=1)
+        return np.where(np.isfinite(logits).all(axis=1), logits.argmax(axis=1), _NO_CLASS)
 
 
 def fit(
@@ -365,12 +370,23 @@ def fit(
         1 / (l N).
 
     Returns:
-      A probe for each penalty, in the order of `penalties`; its weights are 0 if the states are
-      not finite.
+      A probe for each penalty, in the order of `penalties`. States that are not finite are left
+      out, with a warning; if all are, the weights are NaN, and nothing is predicted.
     """
     from scipy.optimize import minimize
 
     states, labels = states[labels >= 0], labels[labels >= 0]
+    is_finite = np.isfinite(states).all(axis=1)
+    if not is_finite.all():
+        _log.warning(
+            "linear probe: %d of %d training texts are left out, as their states are not finite",
+            (~is_finite).sum(),
+            len(states),
+        )
+        states, labels = states[is_finite], labels[is_finite]
+    if not len(states):
+        nothing = np.full((states.shape[1] + 1, classes), np.nan, np.float32)
+        return [Probe(nothing[:-1, 0], nothing[:-1, 0], nothing) for _ in penalties]
     mean, scale = states.mean(axis=0), states.std(axis=0)
     scale = np.where(scale > 0, scale, 1).astype(np.float32)
     standard, targets = jnp.asarray((states - mean) / scale), jnp.asarray(labels)
@@ -384,10 +400,9 @@ def fit(
             value, gradient = _loss(flat.reshape(shape), standard, targets, penalty)
             return float(value), np.asarray(gradient, np.float64).ravel()
 
-        if np.isfinite(mean).all():
-            options = {"maxiter": _MOST_STEPS}
-            minimum = minimize(loss, weights.ravel(), jac=True, method="L-BFGS-B", options=options)
-            weights = minimum.x.reshape(shape)
+        options = {"maxiter": _MOST_STEPS}
+        minimum = minimize(loss, weights.ravel(), jac=True, method="L-BFGS-B", options=options)
+        weights = minimum.x.reshape(shape)
         probes[penalty] = Probe(mean, scale, weights.astype(np.float32))
     return [probes[penalty] for penalty in penalties]
 

@@ -17,12 +17,15 @@ from a plain cosine. Retrieval accuracy therefore means little without the name 
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+_log = logging.getLogger(__name__)
 
 READOUTS = ("raw", "centred", "centred_transductive", "csls", "centred_csls", "procrustes")
 RAW = READOUTS[0]
@@ -115,10 +118,10 @@ def search(
       - "forward", float32[K, N]: 1 for each source whose best target is its translation, else 0. If
         k targets tie for the best and the translation is one of them, the source counts 1/k, so
         that an encoder that maps all texts to one point gets chance, 1/N. A source counts 0 if its
-        embedding or that of any target is not finite.
+        embedding or that of its translation is not finite. Such texts are not found by others, and
+        a warning counts them.
       - "backward", float32[K, N]: the same figure for each target among all sources.
-      - "found", int32[K, N]: index of the best source of each target; the first one if several tie,
-        and the first one that is not finite if there are such sources.
+      - "found", int32[K, N]: index of the best source of each target; the first one if several tie.
       - "forward_margin", int32[K, N]: index of the target that each source finds by margin; the
         nearest one by cosine if several tie. -1 if a compared score is not finite. Only with
         `margins`, for readouts without CSLS.
@@ -126,6 +129,7 @@ def search(
         same rules.
     """
     names = available(readouts, centres is not None, rotation is not None)
+    warn_if_not_finite(source.swapaxes(0, 1), target.swapaxes(0, 1))
     layers = []
     for layer in range(len(source)):
         means = None if centres is None else (centres[0][layer], centres[1][layer])
@@ -135,6 +139,37 @@ def search(
         name: {way: np.stack([layer[name][way] for layer in layers]) for way in layers[0][name]}
         for name in names
     }
+
+
+def warn_if_not_finite(source: np.ndarray, target: np.ndarray) -> None:
+    """Logs how many texts of each side, [N, ...] and [M, ...], have embeddings not finite."""
+    damaged = [int((~_is_finite(side)).sum()) for side in (source, target)]
+    if any(damaged):
+        _log.warning(
+            "retrieval: %d of %d sources and %d of %d targets have embeddings that are not finite; "
+            "they count as not found",
+            damaged[0],
+            len(source),
+            damaged[1],
+            len(target),
+        )
+
+
+def mean_of_finite(embeddings: np.ndarray, dtype: type | None = None) -> np.ndarray:
+    """Returns the mean of the texts whose embeddings are finite, of all texts if none are.
+
+    Args:
+      embeddings: [N, ...].
+      dtype: type of the mean [...]; None for that of the embeddings.
+    """
+    is_finite = _is_finite(embeddings)
+    chosen = embeddings[is_finite] if 0 < is_finite.sum() < len(is_finite) else embeddings
+    return chosen.mean(axis=0, dtype=dtype)
+
+
+def _is_finite(embeddings: np.ndarray) -> np.ndarray:
+    """Returns which of N embeddings [N, ...] are finite, bool[N]."""
+    return np.isfinite(embeddings.reshape(len(embeddings), -1)).all(axis=1)
 
 
 def accuracies(retrieved: Found) -> dict[str, np.ndarray]:
@@ -158,13 +193,16 @@ def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> 
 
     Returns:
       float32[K, D, D]: the orthogonal R with the least |x R - y|: U V' of the singular value
-      decomposition x'y = U S V' (Schönemann 1966). NaN at layers with non-finite embeddings.
+      decomposition x'y = U S V' (Schönemann 1966). Pairs that are not finite are left out; NaN at
+      layers where all are.
     """
     maps = []
     for layer in range(len(source)):
-        x, y = (_unit(side[layer] - mean[layer]) for side, mean in zip((source, target), centres))
+        sides = [side[layer] - mean[layer] for side, mean in zip((source, target), centres)]
+        is_finite = _is_finite(sides[0]) & _is_finite(sides[1])
+        x, y = (_unit(side[is_finite]) for side in sides)
         product = x.T @ y
-        if np.isfinite(product).all():
+        if is_finite.any():
             left, _, right = np.linalg.svd(product)
             maps.append(left @ right)
         else:
@@ -203,12 +241,12 @@ def scores(source: np.ndarray, target: np.ndarray, readout: str = RAW) -> np.nda
       readout: "raw" or "csls".
 
     Returns:
-      float32[N, M], cosines or CSLS scores; NaN for non-finite embeddings.
+      float32[N, M], cosines or CSLS scores; -inf where an embedding is not finite.
     """
     sizes = np.array([len(source), len(target)], np.int32)
     similarity = _cosines(*map(_pad, (source, target)), sizes)
     if readout == "csls":
-        similarity = _csls(similarity, sizes)
+        similarity = _csls(similarity)
     return np.asarray(similarity)[: sizes[0], : sizes[1]]
 
 
@@ -228,7 +266,9 @@ def _search(
         if not {plain, local} & set(names):
             continue
         sides = (source, target)
-        means = (source.mean(axis=0), target.mean(axis=0)) if space == "transductive" else centres
+        means = centres
+        if space == "transductive":
+            means = (mean_of_finite(source), mean_of_finite(target))
         if space != "raw":
             assert means is not None
             sides = (source - means[0], target - means[1])
@@ -239,7 +279,7 @@ def _search(
         for name in (plain, local):
             if name is not None and name in names:
                 if name == local:
-                    scores = _csls(scores, sizes)
+                    scores = _csls(scores)
                 best = _best(scores)
                 if name == plain and margins is not None:
                     neighbours = min(margins.neighbours, count)
@@ -266,18 +306,19 @@ def _cosines(source: jax.Array, target: jax.Array, sizes: jax.Array) -> jax.Arra
       sizes: int32[2], rows of each side that are not padding; these come first.
 
     Returns:
-      float32[N, M]; -inf where a row is padding.
+      float32[N, M]; -inf where a row is padding or not finite.
     """
     sources, targets = (jnp.arange(len(x)) < n for x, n in zip((source, target), sizes))
     source, target = normalised(source), normalised(target)
     similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
-    return jnp.where(sources[:, None] & targets[None], similarity, -jnp.inf)
+    counted = sources[:, None] & targets[None] & jnp.isfinite(similarity)
+    return jnp.where(counted, similarity, -jnp.inf)
 
 
 @jax.jit
-def _csls(similarity: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Returns CSLS scores [N, M] of cosines and sizes as in `_cosines`; -inf at padding."""
-    source_means, target_means = (_neighbourhood(similarity, axis, sizes) for axis in (0, 1))
+def _csls(similarity: jax.Array) -> jax.Array:
+    """Returns CSLS scores [N, M] of cosines from `_cosines`; -inf where these are."""
+    source_means, target_means = (_neighbourhood(similarity, axis) for axis in (0, 1))
     return 2 * similarity - source_means[:, None] - target_means[None]
 
 
@@ -291,7 +332,7 @@ def _best(score: jax.Array) -> dict[str, jax.Array]:
     def credit(axis: int) -> jax.Array:
         best = score.max(axis)
         ties = (score == jnp.expand_dims(best, axis)).sum(axis)
-        return (gold == best) / jnp.maximum(ties, 1)
+        return ((gold == best) & jnp.isfinite(gold)) / jnp.maximum(ties, 1)
 
     return {"forward": credit(1), "backward": credit(0), "found": score.argmax(0)}
 
@@ -329,26 +370,24 @@ def _nearest_by_margin(
     }
 
 
-def _neighbourhood(similarity: jax.Array, axis: int, sizes: jax.Array) -> jax.Array:
+def _neighbourhood(similarity: jax.Array, axis: int) -> jax.Array:
     """Returns the mean cosine of each text with its nearest neighbours on the other side.
 
     Args:
       similarity: [N, M] from `_cosines`.
       axis: axis of `similarity` along which the texts lie: 0 for sources, 1 for targets.
-      sizes: int32[2], texts of each side that are not padding.
 
     Returns:
-      float32[N] for sources or float32[M] for targets; 0 at padding.
+      float32[N] for sources or float32[M] for targets; 0 for a text without a finite cosine, such
+      as padding, because -inf - -inf would be NaN in `_csls`.
     """
     size, other = similarity.shape[axis], similarity.shape[1 - axis]
     most = min(NEIGHBOURS, other)
-    counted = jnp.arange(most) < sizes[1 - axis]
 
     def of_text(index: jax.Array) -> jax.Array:
         values = jax.lax.dynamic_index_in_dim(similarity, index, axis, keepdims=False)
         nearest, _ = jax.lax.top_k(values, most)
-        return jnp.where(counted, nearest, 0).sum() / counted.sum()
+        counted = jnp.isfinite(nearest)
+        return jnp.where(counted, nearest, 0).sum() / jnp.maximum(counted.sum(), 1)
 
-    means = jax.lax.map(of_text, jnp.arange(size), batch_size=max(_BLOCK // other, 1))
-    # The mean of a text of padding is -inf, and -inf - -inf would be NaN in `_csls`.
-    return jnp.where(jnp.arange(size) < sizes[axis], means, 0)
+    return jax.lax.map(of_text, jnp.arange(size), batch_size=max(_BLOCK // other, 1))

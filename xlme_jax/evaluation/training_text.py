@@ -202,7 +202,7 @@ class EncodedSample:
     def means(self, pooled: Pooled, params: Any) -> dict[str, np.ndarray]:
         """Encodes the texts and returns `Fitted.means`."""
         means = {
-            language: encoding.embed(pooled, params, batches).mean(axis=0, dtype=np.float64)
+            language: readouts.mean_of_finite(encoding.embed(pooled, params, batches), np.float64)
             for language, batches in self._texts.items()
         }
         return {language: mean.astype(np.float32) for language, mean in means.items()}
