@@ -111,6 +111,18 @@ def test_the_most_likely_answer_of_a_question_is_chosen(tmp_path, vocabulary):
     assert values(outcome, "majority")["accuracy", "sw"] == pytest.approx(1 / 3)
     outcome = TaskEvaluation(str(tmp_path), split="test", limit=2).build(subject)({})
     assert values(outcome)["accuracy", "sw"] == 1
+    # Without a right answer, the model and the baseline have none right either.
+    nothing_right = json.dumps({**rows[0], "correct_answer_num": ""}) + "\n"
+    (tmp_path / "belebele" / "swh_Latn.jsonl").write_text(nothing_right + content * 40)
+    outcome = TaskEvaluation(str(tmp_path), split="test", limit=1).build(subject)({})
+    assert (
+        values(outcome)
+        == values(outcome, "majority")
+        == {
+            ("accuracy", "sw"): 0,
+            ("accuracy", "mean"): 0,
+        }
+    )
 
 
 def test_rows_without_a_label_are_wrong(tmp_path, vocabulary):
@@ -171,6 +183,30 @@ def test_every_word_gets_a_tag_also_in_sentences_that_are_split(tmp_path, vocabu
     assert values(outcome)["token_accuracy", "en"] == pytest.approx(60 / 61)
     assert values(outcome)["chunk_f1", "en"] == 0
     assert outcome.files["predictions/panx/dev-en.tsv"] == "O\n" * 60 + "\nO\n\n"
+
+
+def test_logits_that_are_not_finite_are_counted(tmp_path, vocabulary, caplog):
+    write_xnli(tmp_path, ["neutral", "neutral"])
+
+    def predict(params, rows):
+        return jnp.full((len(rows["tokens"]), 3), jnp.nan)
+
+    TaskEvaluation(str(tmp_path)).build(subject_of(vocabulary, "xnli", predict))({})
+    assert "xnli, validation in en: the logits of 2 of 2 rows are not finite" in caplog.text
+
+
+def test_no_row_is_longer_than_the_encoder_reads(tmp_path, vocabulary):
+    (tmp_path / "xnli").mkdir()
+    (tmp_path / "xnli" / "dev-en.tsv").write_text("English " * 40 + "\tGreek\tneutral\n")
+    lengths = []
+
+    def predict(params, rows):
+        lengths.append(rows["tokens"].shape[1])
+        return jnp.zeros((len(rows["tokens"]), 3))
+
+    subject = subject_of(vocabulary, "xnli", predict, max_length=16)
+    outcome = TaskEvaluation(str(tmp_path), length=64).build(subject)({})
+    assert lengths == [16] and outcome.repaired["texts cut"] == 1
 
 
 def test_words_without_a_tag_and_beyond_the_length_count(tmp_path, vocabulary):

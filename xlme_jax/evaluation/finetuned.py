@@ -7,6 +7,7 @@ or answers decoded from random logits ("random").
 
 import collections
 import dataclasses
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -33,6 +34,8 @@ from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.validation.fields import check_at_least, check_choices
 
+_log = logging.getLogger(__name__)
+
 # Gold class of examples without a label, which no prediction equals.
 _NO_CLASS = -1
 _HUB_TYPES: Mapping[Kind, str] = {
@@ -54,8 +57,9 @@ class TaskEvaluation(Measure):
         benchmark must have the same labels: a model of "tydiqa" can answer questions of "xquad".
       split: "validation" or "test".
       languages: language codes; empty for all that have a file.
-      length: maximum tokens per row; None for the encoder's maximum, or 512 if it has none. Longer
-        texts are truncated, longer tagged sentences are split, longer contexts are read in windows.
+      length: maximum tokens per row, no more than the encoder's maximum; None for this maximum, or
+        512 if it has none. Longer texts are truncated, longer tagged sentences are split, longer
+        contexts are read in windows.
       stride: tokens shared by neighbouring windows.
       limit: maximum examples per language (questions, of multiple choice), the first ones of each
         file; None for all.
@@ -91,7 +95,7 @@ class TaskEvaluation(Measure):
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
         """See `Measure.requested`; fields without a flag are as in the run's own evaluator."""
         matching = [measure for measure in configured if isinstance(measure, cls)]
-        settings = matching[0] if matching else cls()
+        settings = min(matching, key=lambda measure: measure.task != task, default=cls())
         return dataclasses.replace(
             settings,
             folder=request.data or settings.folder,
@@ -137,6 +141,16 @@ class TaskEvaluation(Measure):
             written: dict[str, str] = {}
             for language_set in sets:
                 logits = _by_row(predict, params, language_set.batches)
+                if damaged := sum(not np.isfinite(row).all() for row in logits):
+                    _log.warning(
+                        "%s, %s in %s: the logits of %d of %d rows are not finite, so that what is "
+                        "predicted for them means nothing",
+                        task.name,
+                        self.split,
+                        language_set.language,
+                        damaged,
+                        len(logits),
+                    )
                 predictions = language_set.predictions(logits)
                 results += language_set.score(predictions, "model") + language_set.baseline()
                 written |= prediction_files(
@@ -200,6 +214,7 @@ class _LanguageSet:
         report.skip("no label to score against", len(gold) - len(labelled))
         self.examples = labelled
         length = settings.length or subject.max_length or 512
+        length = min(length, subject.max_length or length)
         self.rows = encode(
             subject.vocabulary,
             task,
@@ -332,7 +347,9 @@ class _LanguageSet:
             most = self._most_common(self.gold)
             return self.score([most] * len(self.gold), "majority")
         if kind == "multiple_choice":
-            most = collections.Counter(filter(None, self.gold)).most_common(1)[0][0]
+            counts = collections.Counter(filter(None, self.gold))
+            # Without a right answer, as `_most_common`: the first of the answers.
+            most = max(counts, key=counts.__getitem__, default=next(iter(self._questions()[0])))
             return self.score([most] * len(self.gold), "majority")
         most = self._most_common(tag for tags in self.gold for tag in tags)
         return self.score([[most] * len(tags) for tags in self.gold], "majority")
