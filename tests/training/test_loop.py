@@ -97,6 +97,12 @@ def test_what_is_logged_evaluated_and_saved_when(tmp_path, mesh):
     assert {int(path.name) for path in (tmp_path / "checkpoints").iterdir()} == {8, 10, 11}
 
 
+def test_two_evaluators_with_the_same_metric_are_refused(tmp_path, mesh):
+    evaluators = Evaluators()
+    with pytest.raises(ValueError, match=r"two of them, .* 'probe/w', of which one is lost"):
+        run(tmp_path, mesh, (evaluators.first, evaluators.second, evaluators.first))
+
+
 def loop_start(mesh, seed=0):
     with states.sharding_rules(mesh):
         abstract = states.abstract_state(Toy(), optax.sgd(0.1), mesh, seed)

@@ -7,6 +7,7 @@ sheets read its `about`. `evaluation.measures` has the table of all measures.
 
 import abc
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,6 +18,7 @@ from xlme_jax.evaluation.encoding import Pooling
 from xlme_jax.evaluation.outcome import Evaluation, Subject, subject_of
 from xlme_jax.evaluation.training_text import TrainingText
 
+_log = logging.getLogger(__name__)
 # What is evaluated: the frozen encoder; the masked language model (`Subject.fill`); the head of a
 # fine-tuned model (`Subject.predict`); or the objective on data of its run (`Subject.context`).
 Needs = Literal["encoder", "masked_lm", "head", "run"]
@@ -206,9 +208,9 @@ class Measure(abc.ABC):
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
         """Returns the settings for `evaluate`.
 
-        By default, they are the settings of the run's own evaluator of this class, or else the
-        defaults. What `request` gives replaces fields of the same names, and `folder` becomes the
-        task's folder in `request.data`.
+        By default, they are the settings of the run's own evaluator of this class, of the first of
+        several with a warning, or else the defaults. What `request` gives replaces fields of the
+        same names, and `folder` becomes the task's folder in `request.data`.
 
         Args:
           task: one of `task_names()`.
@@ -220,6 +222,14 @@ class Measure(abc.ABC):
         """
         known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         matching: list[Any] = [measure for measure in configured if type(measure) is cls]
+        if len(matching) > 1:
+            _log.warning(
+                "--tasks=%s: the run has %d evaluators %s; the settings are those of the first, %s",
+                task,
+                len(matching),
+                cls.__name__,
+                matching[0],
+            )
         values = {
             name: value
             for name, value in vars(request).items()

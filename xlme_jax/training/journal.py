@@ -169,7 +169,7 @@ class Journal:
           params: weights after `step`.
 
         Raises:
-          ValueError: no evaluator returns a metric of `Best.metrics`.
+          ValueError: no evaluator returns a metric of `Best.metrics`, or two return the same one.
         """
         assert self._writer is not None
         values = ratios(self.window())
@@ -185,7 +185,15 @@ class Journal:
         if self.evaluates(step):
             with self._meter.pause():
                 for evaluate in self._evaluators:
-                    evaluated |= evaluate(params, step)
+                    of_evaluator = evaluate(params, step)
+                    logged = values.keys() | evaluated.keys()
+                    if repeated := sorted(logged & of_evaluator.keys()):
+                        raise ValueError(
+                            "Train.evaluators: two of them, or one and the training metrics, have "
+                            f"a metric {repeated[0]!r}, of which one is lost. Name them apart, as "
+                            "in old/HeldOut.name = 'old', or leave one out."
+                        )
+                    evaluated |= of_evaluator
         values |= evaluated
         self._writer.write(step, values)
         self._rules.add(step, values)
