@@ -228,6 +228,9 @@ def test_commands_of_the_settings():
     assert "finetune/infoxlm_xnli.gin" in xnli and "finetune/infoxlm_mlqa.gin" in mlqa
     *_, large = one("infoxlm", "Table 1").commands
     assert "infoxlm_large_xnli.gin" in large and "INIT_FROM=\"'$LARGE'\"" in large
+    for task in ("wmt14_en_de", "tatoeba"):
+        assert "$RUN" not in command(Need(task), is_large=True)
+    assert "INIT_FROM=\"'$LARGE'\"" in command(Need("wmt14_en_de"), is_large=True)
     tydiqa = one("veco", "Table 15").commands[1]
     assert "INIT_FROM=\"'$SQUAD'\"" in tydiqa
     assert "TaskEvaluation.languages=\"('ar','bn','fi','id','ko','ru','sw','te')\"" in tydiqa

@@ -157,9 +157,9 @@ def command(need: Need, recipe: Recipe | None = None, is_large: bool = False) ->
         run_variable = "RUN"
     if need.task.startswith(_WMT):
         folder = _folder_beside(run_variable, need.task)
-        return translation(need.task, folder, "--gin.INIT_FROM=\"'$RUN'\"")
+        return translation(need.task, folder, f"--gin.INIT_FROM=\"'${run_variable}'\"")
     if is_pretrained(need.task):
-        return _evaluation_command(need)
+        return _evaluation_command(need, run_variable)
     return _sweep_command(need, recipe or Recipe(), run_variable, is_large)
 
 
@@ -174,9 +174,14 @@ def is_pretrained(task: str) -> bool:
     return measure is not None and measure.about.is_of_pretrained
 
 
-def _evaluation_command(need: Need) -> str:
-    """Returns the command that evaluates an encoder without fine-tuning it for the benchmark."""
-    run = "$XNLI" if need.variant == TRANSLATE_TRAIN else "$RUN"
+def _evaluation_command(need: Need, run_variable: str) -> str:
+    """Returns the command that evaluates an encoder without fine-tuning it for the benchmark.
+
+    Args:
+      need: results of a benchmark.
+      run_variable: shell variable that holds the MODEL_DIR of the run, such as "RUN".
+    """
+    run = "$XNLI" if need.variant == TRANSLATE_TRAIN else f"${run_variable}"
     flags = measures.by_task()[need.task].about.flags
     end = f" {flags}" if flags else ""
     if need.variant == FIRST:
