@@ -46,6 +46,11 @@ def test_tasks_on_the_node(changes, tasks):
     assert launchers.launch(STEP | changes).node_tasks == tasks
 
 
+PER_TASK = {name: value for name, value in BATCH.items() if "GPU" not in name} | {
+    "SLURM_GPUS_PER_TASK": "1"
+}
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
@@ -63,6 +68,11 @@ def test_tasks_on_the_node(changes, tasks):
         ({"SLURM_GPUS_PER_NODE": "a100:4,v100:2"}, (6, "SLURM_GPUS_PER_NODE=a100:4,v100:2")),
         ({"SLURM_GPUS_PER_NODE": "1g.5gb:2"}, (2, "SLURM_GPUS_PER_NODE=1g.5gb:2")),
         (OPEN_MPI | {"SLURM_GPUS_PER_TASK": "1"}, (8, "SLURM_GPUS_PER_TASK=1")),
+        # The tasks are Slurm's, not the processes that a batch script or mpirun starts.
+        (PER_TASK, (4, "SLURM_GPUS_PER_TASK=1")),
+        (PER_TASK | OPEN_MPI, (4, "SLURM_GPUS_PER_TASK=1")),
+        # Five tasks on two nodes: nothing says how many on this one.
+        (PER_TASK | {"SLURM_NTASKS": "5", "SLURM_NTASKS_PER_NODE": ""}, None),
         ({"SLURM_GPUS": "h100:4", "SLURM_NNODES": "1"}, (4, "SLURM_GPUS=h100:4")),
         ({"SLURM_GPUS": "8", "SLURM_NNODES": "2"}, None),
         # With --gpus-per-task these are the GPUs of one of the tasks.

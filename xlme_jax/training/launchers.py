@@ -113,6 +113,20 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     return int(value) if value.isdecimal() else None
 
 
+def _slurm_tasks_here(environ: Mapping[str, str], processes: int | None) -> int:
+    """Returns how many of Slurm's tasks of this step or job run on this node; 0 if unknown.
+
+    They differ from the processes that mpirun or torchrun starts, and from those of a batch script.
+
+    Args:
+      environ: environment variables.
+      processes: the run's processes on the node, for a job that does not say its tasks.
+    """
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS") or _number(environ, "SLURM_NTASKS")
+    here = processes if tasks is None else _slurm_node_tasks(environ, tasks)
+    return here or 0
+
+
 def granted_gpus(environ: Mapping[str, str]) -> tuple[int, str] | None:
     """Returns how many GPUs Slurm granted on this node, and "VARIABLE=VALUE" that says so.
 
@@ -132,7 +146,7 @@ def granted_gpus(environ: Mapping[str, str]) -> tuple[int, str] | None:
         else:  # 8 or a100:8 or a100:4,v100:4
             count = sum(map(int, re.findall(r"(?:^|[,:])(\d+)(?=,|$)", value)))
         if name == "SLURM_GPUS_PER_TASK":
-            count *= tasks or 1
+            count *= _slurm_tasks_here(environ, tasks)
         if count:
             return count, f"{name}={value}"
     return None
