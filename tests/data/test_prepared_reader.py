@@ -182,3 +182,10 @@ def test_failed_requests_to_a_bucket_are_repeated(written, monkeypatch):
     found = dataset.read_records(dataset.task("a"), [2, 0])
     assert [x.tolist() for x in found] == [examples["a"][2], examples["a"][0]]
     assert waits == [0.5, 1.0]
+
+
+def test_an_empty_object_of_lengths_is_truncated(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared_reader, "is_bucket", lambda path: True)
+    (tmp_path / "lengths").write_bytes(b"")
+    with pytest.raises(ValueError, match="the file is truncated"):
+        prepared_reader.ExampleLengths(tmp_path / "lengths")[np.array([0])]

@@ -4,6 +4,7 @@ import dataclasses
 import http.server
 import json
 import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from xlme_jax.api import prepare
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.storage import hub_paths
+from xlme_jax.storage.hub_paths import HubPath
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
+httpx = pytest.importorskip("httpx")
 
 COMMIT, NAME = "0123456789" * 4, "owner/name"
 PADDING = "nyumba " * 8_000  # So that a file is read in more than one request.
@@ -127,6 +130,18 @@ def test_a_refused_file_is_an_error_that_names_it(config, requests, monkeypatch)
         DataError, match=r"swh_Latn/train/\d+_0.jsonl.*the hub cannot be read \(.*403"
     ):
         prepare(config)
+
+
+@pytest.mark.parametrize("list_folder", [HubPath.list_all, lambda path: [*path.iterdir()]])
+def test_a_listing_that_fails_is_an_error_that_names_the_folder(list_folder, monkeypatch):
+    def refuse(*_, **__):
+        raise httpx.ConnectError("reset by peer")
+
+    system = types.SimpleNamespace(find=refuse, ls=refuse)
+    monkeypatch.setattr(hub_paths, "file_system", lambda: system)
+    path = HubPath("hf://datasets/owner/name/data")
+    with pytest.raises(OSError, match=r"reset by peer.*run the same.*'hf://.*/name/data'"):
+        list_folder(path)
 
 
 def test_a_missing_data_set_is_an_error_with_a_way_on(config, requests):

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -115,6 +116,18 @@ def test_a_short_write_leaves_no_half_line(tmp_path, monkeypatch):
     writer.write(3, {"loss": 1.0})
     writer.close()
     assert [line["step"] for line in lines(tmp_path)] == [1, 3]
+
+
+def test_an_error_of_the_last_flush_names_the_file(tmp_path, monkeypatch):
+    writer = MetricsWriter(tmp_path)
+    writer.write(1, {"loss": 1.0})
+
+    def full(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*metrics.jsonl'"):
+        writer.close()
 
 
 def test_samples_are_logged_once_and_dropped_after_the_resumed_step(tmp_path):

@@ -101,7 +101,8 @@ class HubPath(StoredPath, pathlib.PurePosixPath):
 
     def list_all(self) -> None:
         """Lists everything below at once, so that later listings of folders need no requests."""
-        file_system().find(str(self), detail=True)
+        with _naming(self):
+            file_system().find(str(self), detail=True)
 
     # The hub gives no time of a change: the revision identifies the content.
     missing = _MISSING
@@ -116,8 +117,9 @@ class HubPath(StoredPath, pathlib.PurePosixPath):
 
     def iterdir(self) -> Iterator[HubPath]:
         """Yields the files and folders directly below this path."""
-        for name in file_system().ls(str(self), detail=False):
-            yield self / name.rstrip("/").rsplit("/", 1)[-1]
+        with _naming(self):
+            names = file_system().ls(str(self), detail=False)
+        yield from (self / name.rstrip("/").rsplit("/", 1)[-1] for name in names)
 
     def open(self, mode: str = "rb") -> IO[bytes]:
         """Opens a file for reading; raises FileNotFoundError if it is missing."""

@@ -292,9 +292,12 @@ class _Lines:
     def close(self) -> None:
         """Flushes the lines to the disk and closes the file."""
         if self._file >= 0:
-            os.fsync(self._file)
-            os.close(self._file)
-            self._file = -1
+            file, self._file = self._file, -1
+            with naming_file(self._named):
+                try:
+                    os.fsync(file)
+                finally:
+                    os.close(file)
 
 
 def _drop_after(path: Path, last_step: int) -> int:

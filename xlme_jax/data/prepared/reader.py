@@ -94,7 +94,7 @@ class ExampleLengths:
 
     def __init__(self, path: pathlib.Path):
         self._content = path.read_bytes() if is_bucket(path) else None
-        self._file = None if self._content else path.open("rb")
+        self._file = path.open("rb") if self._content is None else None
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         """Returns the lengths of the records with numbers `indices`, int[N], as uint16[N].
