@@ -293,3 +293,13 @@ def test_a_missing_vocabulary_is_asked_for(tmp_path):
     exported = writing.load(str(run), str(moved))
     assert exported.vocabulary.size == hf_folders.vocabulary().size
     assert jax.tree.leaves(exported.tree)
+
+
+def test_weights_that_cannot_be_written_are_an_error_that_names_the_folder(tmp_path, monkeypatch):
+    def full(*_):
+        raise safetensors.SafetensorError("No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(OSError, match=r"the weights cannot be written \(No space left.*'.*/out'"):
+        writing.save({}, {"a": np.zeros(3, "f4")}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -6,6 +6,7 @@ parameter tree. Encoders that XLM-R's classes can express are exported as XLM-R,
 """
 
 import dataclasses
+import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -176,11 +177,18 @@ def write(exported: Exported, output: Path, command: str) -> None:
 
 
 def save(files: Mapping[str, bytes], tensors: dict[str, np.ndarray], output: Path) -> None:
-    """Writes files and weights as a new folder, atomically."""
+    """Writes files and weights as a new folder, atomically.
+
+    Raises:
+      OSError: a file cannot be written; names the folder.
+    """
     with new_folder(output) as partial:
         for name, content in files.items():
             (partial / name).write_bytes(content)
         # transformers requires this metadata to read the file.
-        safetensors.numpy.save_file(tensors, partial / "model.safetensors", {"format": "pt"})
+        try:
+            safetensors.numpy.save_file(tensors, partial / "model.safetensors", {"format": "pt"})
+        except safetensors.SafetensorError as error:  # Also for a full disk.
+            raise OSError(errno.EIO, f"the weights cannot be written ({error})") from error
         # safetensors creates the file unreadable for other users, unlike all other files.
         (partial / "model.safetensors").chmod((partial / "config.json").stat().st_mode)
