@@ -22,9 +22,10 @@ RUN = CORE | {"configuration", "evaluation", "preparation", "studies.reports"}
 RUN |= {"tools.tuning", "training"}
 # {folder: folders it may import}. Folders that are not listed import nothing of this project.
 ALLOWED = {
+    "storage": {"validation"},
     "model": {"ops", "validation"},
     "data": {"storage", "validation"},
-    "data.text": {"data", "storage"},
+    "data.text": {"data", "storage", "validation"},
     "data.cldr": {"data"},
     "data.benchmarks": {"data", "data.cldr", "data.text", "storage"},
     "data.prepared": {"data", "storage"},
@@ -48,7 +49,8 @@ ALLOWED = {
     "studies.sweeps": RUN,
     "tools.planning": RUN | {"runs"},
     "huggingface": RUN | {"runs"},
-    "tools.serving": {"data", "data.prepared", "evaluation", "runs", "storage", "studies.reports"},
+    "tools.serving": {"data", "data.prepared", "evaluation", "runs", "storage", "studies.reports"}
+    | {"validation"},
     "tasks": DATA | {"preparation", "storage"},
     "api": RUN | {"huggingface", "runs", "tasks"},
     "command": RUN

@@ -266,9 +266,16 @@ def find_text(config: PrepareConfig) -> list[LanguageText]:
 
 
 def load_tasks() -> SeqioTasks:
-    """Imports and returns `tasks.as_source`, and with it SeqIO and TensorFlow."""
-    from xlme_jax.preparation import quiet
+    """Imports and returns `tasks.as_source`, and with it SeqIO and TensorFlow.
 
+    Raises:
+      ValueError: SeqIO or TensorFlow is not installed.
+    """
+    from xlme_jax.preparation import quiet
+    from xlme_jax.validation import extras
+
+    for package in ("seqio", "tensorflow"):
+        extras.check_installed("a task of SeqIO or TFDS", package)
     with quiet.tensorflow():
         from tasks import as_source
     return as_source

@@ -21,7 +21,6 @@ import sys
 from absl import flags
 
 from xlme_jax.configuration import command_line
-from xlme_jax.huggingface import pushing, writing
 from xlme_jax.storage.paths import as_path
 
 _log = logging.getLogger("xlme_jax.export")
@@ -41,6 +40,8 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", False, "--push: only list files and size
 
 def main() -> None:
     """Parses the flags, exports the encoder, and uploads it with --push."""
+    from xlme_jax.huggingface import pushing, writing
+
     output, repository = as_path(_OUTPUT.value), _PUSH.value
     if repository is None and (_DRY_RUN.value or _PRIVATE.value):
         raise ValueError("--dry_run and --private: only with --push=OWNER/NAME")

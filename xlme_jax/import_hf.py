@@ -13,7 +13,6 @@ import logging
 from absl import flags
 
 from xlme_jax.configuration import command_line
-from xlme_jax.huggingface.importing import import_folder
 from xlme_jax.storage.paths import as_path
 
 _log = logging.getLogger("xlme_jax.import_hf")
@@ -31,6 +30,8 @@ _SCAN_LAYERS = flags.DEFINE_bool(
 
 def main() -> None:
     """Parses the flags and converts the folder."""
+    from xlme_jax.huggingface.importing import import_folder
+
     import_folder(as_path(_SOURCE.value), as_path(_OUTPUT.value), _SCAN_LAYERS.value)
     _log.info("Written: %s. Start from it with --gin.INIT_FROM=\"'%s'\"", *[_OUTPUT.value] * 2)
 

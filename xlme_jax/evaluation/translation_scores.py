@@ -15,6 +15,7 @@ import numpy as np
 from fontTools import unicodedata as properties
 
 from xlme_jax.data import languages
+from xlme_jax.validation import extras
 
 DEFAULT, CHINESE, JAPANESE, KOREAN, CHARACTERS = "13a", "zh", "ja-mecab", "ko-mecab", "char"
 # Scripts without spaces between words: those with line breaks between letters (CLDR's
@@ -69,9 +70,7 @@ def sacrebleu() -> Any:
     try:
         import sacrebleu
     except ImportError as error:
-        raise ValueError(
-            "scores of translations need sacreBLEU: pip install 'xlme_jax[mt]'"
-        ) from error
+        raise ValueError(extras.missing("the score of translations", "sacrebleu")) from error
     return sacrebleu
 
 

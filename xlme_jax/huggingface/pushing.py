@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xlme_jax.storage.paths import is_bucket
+from xlme_jax.validation import extras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,5 +96,5 @@ def _hub() -> Any:
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ModuleNotFoundError as error:
-        raise ValueError("--push needs huggingface_hub: pip install huggingface_hub") from error
+        raise ValueError(extras.missing("--push", "huggingface_hub")) from error
     return huggingface_hub

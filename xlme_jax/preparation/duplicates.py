@@ -8,7 +8,6 @@ Language Models Better").
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import itertools
 from collections.abc import Sequence
 
@@ -17,6 +16,7 @@ import numpy as np
 from xlme_jax.data.text import text_digests
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation.source_types import Read, Texts
+from xlme_jax.validation import extras
 
 REASON = "duplicate pair"
 _BATCH = 4096  # Texts that are looked up at once.
@@ -145,11 +145,7 @@ def shingles(document: str) -> list[str]:
 
 def check_near_duplicates() -> None:
     """Raises ValueError if rensa is not installed."""
-    if importlib.util.find_spec("rensa") is None:
-        raise ValueError(
-            "prepare: `near_duplicates` needs rensa; install it with pip install "
-            "'xlme_jax[clean]', or leave it out"
-        )
+    extras.check_installed("prepare: `near_duplicates`", "rensa", "leave it out")
 
 
 def near_duplicates_version() -> str:

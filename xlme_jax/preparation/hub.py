@@ -15,6 +15,7 @@ from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.text.tables import TABLE_SUFFIXES
 from xlme_jax.storage import hub_paths
 from xlme_jax.storage.paths import as_path
+from xlme_jax.validation import extras
 
 _NAME = re.compile(
     r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<part>[\w./-]+))?(?:@(?P<revision>[\w./-]+))?"
@@ -79,8 +80,7 @@ def _readable(name: str, repository: str) -> Iterator[None]:
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ModuleNotFoundError as error:
         raise DataError(
-            f"hf_dataset: {name} must be downloaded, which needs huggingface_hub: pip install "
-            "'xlme_jax[hfdata]'"
+            extras.missing(f"hf_dataset: the download of {name}", "huggingface_hub")
         ) from error
     by_hand = (
         f"download it elsewhere (`hf download --repo-type dataset {repository} --local-dir "

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from xlme_jax.data import languages
+from xlme_jax.validation import extras
 
 # Shorter texts (names, numbers, "OK") could be in any language.
 MIN_CHARS = 20
@@ -28,11 +29,7 @@ _PIECES, _PIECE_CHARS = 4, 1000  # Pieces of each side in `are_exchanged`, and t
 
 def check() -> None:
     """Raises ValueError if py3langid is not installed."""
-    if importlib.util.find_spec("py3langid") is None:
-        raise ValueError(
-            "--identify needs py3langid; install it with pip install -e '.[langid]', or omit the "
-            "flag"
-        )
+    extras.check_installed("--identify", "py3langid", "omit the flag")
 
 
 def others(texts: Iterable[str], language: str) -> float | None:
@@ -182,22 +179,15 @@ def _fasttext_model(file: str) -> Any:
 def check_identifier(name: str) -> None:
     """Raises ValueError if an identifier's package or file is missing, or the file is damaged."""
     if name == PY3LANGID:
-        if importlib.util.find_spec(PY3LANGID) is None:
-            raise ValueError(
-                "prepare: `keep_identified` is py3langid, which is not installed; install it with "
-                "pip install 'xlme_jax[langid]', or give a fastText model file"
-            )
+        what = f"prepare: `keep_identified` = {name}"
+        extras.check_installed(what, PY3LANGID, "give a fastText model file")
         return
     if not os.path.isfile(name):
         raise ValueError(
             f"prepare: `keep_identified` is {name!r}, which is no file on this machine; give "
             "py3langid, or a fastText model file such as GlotLID's model.bin"
         )
-    if importlib.util.find_spec("fasttext") is None:
-        raise ValueError(
-            f"prepare: `keep_identified` is {name}, which fastText reads; install it with pip "
-            "install 'xlme_jax[clean]', or give py3langid"
-        )
+    extras.check_installed(f"prepare: `keep_identified` = {name}", "fasttext", "give py3langid")
 
 
 def version(name: str) -> tuple[object, ...]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+
+from xlme_jax.validation import extras
 
 Item = TypeVar("Item")
 
 
 def check(runner: str) -> None:
     """Raises ValueError if Apache Beam is not installed."""
-    if importlib.util.find_spec("apache_beam") is None:
-        raise ValueError(
-            f"--runner={runner} needs Apache Beam; install it with pip install -e '.[beam]', or "
-            "omit the flag"
-        )
+    extras.check_installed(f"--runner={runner}", "apache_beam", "omit the flag")
 
 
 def settings(runner: str, options: Sequence[str] = ()) -> Any:

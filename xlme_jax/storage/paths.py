@@ -8,7 +8,6 @@ raised as an `OSError` that names the object.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pathlib
 import re
@@ -39,8 +38,9 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
             f"{text}: only local paths and gs://BUCKET/... are supported; mount other storage as a "
             "file system, or copy the files"
         )
-    if importlib.util.find_spec("gcsfs") is None:
-        raise ValueError(f"{text}: buckets need gcsfs; install it with pip install -e '.[gcs]'")
+    from xlme_jax.validation import extras
+
+    extras.check_installed(f"the bucket of {text}", "gcsfs")
     # Importing etils takes some 50 ms, and most processes read and write local files only.
     from xlme_jax.storage.bucket_paths import BucketPath
 

@@ -8,7 +8,6 @@ dataclass with the method `start` of `TrackerConfig`, made known to gin by
 import contextlib
 import dataclasses
 import html
-import importlib.util
 import logging
 import sys
 import time
@@ -132,8 +131,9 @@ class WandB:
     mode: Literal["online", "offline"] | None = None
 
     def __post_init__(self) -> None:
-        if importlib.util.find_spec("wandb") is None:
-            raise ValueError("@WandB() needs the package wandb: pip install 'xlme_jax[wandb]'.")
+        from xlme_jax.validation import extras
+
+        extras.check_installed("@WandB()", "wandb")
 
     def start(self, facts: Mapping[str, Any], folder: Path, step: int) -> Tracker:
         """Starts or resumes the run with the manifest's id (`TrackerConfig.start`)."""

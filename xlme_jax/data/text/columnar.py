@@ -28,6 +28,7 @@ from xlme_jax.data.text.decompression import (
     shown,
 )
 from xlme_jax.storage.paths import is_remote
+from xlme_jax.validation import extras
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -506,9 +507,7 @@ def _readable(path: Path, kind: str) -> Iterator[list[int]]:
     try:
         from pyarrow import ArrowException
     except ModuleNotFoundError as error:
-        raise DataError(
-            f"{path}: {kind} files need pyarrow: pip install 'xlme_jax[hfdata]'"
-        ) from error
+        raise DataError(extras.missing(f"{path}: a {kind} file", "pyarrow")) from error
     progress: list[int] = []
     try:
         yield progress
