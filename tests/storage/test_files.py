@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from xlme_jax.storage import files
-from xlme_jax.storage.files import move_folder, renames_folders, replace_file
+from xlme_jax.storage.files import move_folder, renames_folders, replace_file, sync_folder
 from xlme_jax.storage.paths import as_path
 
 
@@ -116,3 +116,5 @@ def test_a_file_that_cannot_be_written_keeps_its_content(tmp_path, monkeypatch):
         replace_file(file, b"new")
     assert file.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
+        sync_folder(tmp_path)

@@ -68,11 +68,12 @@ def sync_folder(folder: pathlib.Path) -> None:
     """Waits until renames within a folder are on disk; does nothing for a bucket."""
     if is_bucket(folder):
         return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with naming_file(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def remove_folder(folder: pathlib.Path) -> None:
