@@ -163,7 +163,7 @@ def test_varieties_of_a_language_stay_apart(tmp_path):
         (
             "flores",
             {"devtest/eng_Latn.jsonl": ['{"id": 1}']},
-            "row 1: no text and no iso_639_3 .* but id",
+            "row 1: no sentence, but id",
         ),
         ("tico19", {"test/test.en-sw.tsv": ["en\tsw\ta"]}, "line 1: 3 cells instead of sourceLa"),
         (

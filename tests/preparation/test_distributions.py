@@ -81,6 +81,37 @@ def test_a_set_without_names_of_columns_is_left_out_and_not_read(tmp_path):
         counts(tmp_path, include_parts=("evaluation",))
 
 
+def test_codes_of_evaluation_sets_are_languages(tmp_path):
+    expected = {
+        "newstest2019-ref.eng-US.txt": ("en",),
+        "newstest2019-ref.srp-Latn.txt": ("sr-Latn",),
+        "newstest2019-ref.fuc.txt": ("ff",),
+        "devtest/shi_Tfng.devtest": ("shi",),
+        "devtest/cmn_Hans.devtest": ("zh",),
+        "devtest/cat_Latn_vale1252.devtest": ("ca",),
+        "floresp-v2.0/dev/dev.zho_Hant": ("zh-Hant",),
+        "dev.en-fuv-Latn-NG.tsv": ("en", "fuv"),
+        "all.en-es-419.tsv": ("en", "es"),
+        "nds-NL.jsonl": ("nds",),
+    }
+    row = {
+        "sourceLang": "",
+        "targetLang": "",
+        "stringID": "",
+        "sourceString": "",
+        "targetString": "",
+    }
+    utterance = {"utt": "", "locale": "", "intent": "", "annot_utt": ""}
+    for name in expected:
+        if name.endswith((".tsv", ".jsonl")):
+            public_layouts.table(tmp_path / name, [row if "tsv" in name else utterance])
+        else:
+            public_layouts.lines(tmp_path / name, ["text"])
+    files = distributions.recognise(tmp_path)
+    assert {str(x.path.relative_to(tmp_path)): x.languages for x in files} == expected
+    assert {file.part for file in files} == {"evaluation"}
+
+
 # --- Hostile variants ---
 
 # Those of each way to read: a table in columns, lines, pairs in columns, two files, an archive.
@@ -100,6 +131,18 @@ def test_files_about_a_corpus_are_not_text(name, tmp_path):
         for about in ("README", "README.txt", "README.md", "LICENSE"):
             (folder / about).write_text("About the corpus.\n\nAnd more.\n")
     assert counts(tmp_path) == expected
+
+
+def test_hostile_files_of_an_evaluation_set(tmp_path):
+    LAYOUTS["tico-19"][0](tmp_path)
+    (file,) = (file.path for file in distributions.recognise(tmp_path))
+    content = file.read_text()
+    file.write_bytes(b"\xef\xbb\xbf" + content.replace("\n", "\r\n").encode())
+    assert [x.part for x in distributions.recognise(tmp_path)] == ["evaluation"]
+    for hostile, message in ((content.replace("stringID", "number"), "no known"), ("", "empty")):
+        file.write_text(hostile)
+        with pytest.raises(DataError, match=rf"{re.escape(str(file))}: {message}"):
+            counts(tmp_path)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -83,6 +83,10 @@ class EvaluationSet:
 
 _FLORES_CODE = r"(?P<language>[a-z]{3}_[A-Z][a-z]{3}(?:_\w+)?)"
 _FLORES_SPLIT = r"(?P<split>dev|devtest)"
+_FLORES_TABLES = (
+    rf"{_FLORES_SPLIT}/<language>\.(?:jsonl|parquet)<z>",
+    rf"<language>/{_FLORES_SPLIT}-\d+-of-\d+\.parquet",
+)
 # Tables of known columns are of a set, whoever packed them.
 _TABLE = r"<language>(?:[-_./]<file>){0,2}\.(?:parquet|arrow|jsonl?|tsv|csv)<z>"
 _TICO_COLUMNS = ("sourceLang", "targetLang", "sourceString", "targetString", "stringID")
@@ -103,7 +107,7 @@ SETS: tuple[EvaluationSet, ...] = (
             ),
             # The predecessor of FLORES+ on the hub.
             SetFiles(
-                (rf"<language>/{_FLORES_SPLIT}-\d+-of-\d+\.parquet", _TABLE),
+                (*_FLORES_TABLES, _TABLE),
                 text=("sentence",),
                 columns=("URL", "domain", "topic"),
                 unit="id",
@@ -123,7 +127,7 @@ SETS: tuple[EvaluationSet, ...] = (
         (
             # OLDI's Seed, which is text to train on, has no domains and topics.
             SetFiles(
-                (rf"{_FLORES_SPLIT}/<language>\.(?:jsonl|parquet)<z>", _TABLE),
+                (*_FLORES_TABLES, _TABLE),
                 text=("text",),
                 columns=("iso_639_3", "iso_15924", "domain", "topic"),
                 languages=("iso_639_3+iso_15924",),

@@ -31,6 +31,7 @@ from xlme_jax.data.text.reading import (
     check_folder,
     read_blocks,
 )
+from xlme_jax.data.text.tables import column_names, is_table
 from xlme_jax.storage.sealed_json import parse
 
 # {id of a unit: its text}; lines and rows are numbered from 1.
@@ -151,28 +152,37 @@ def _files(name: str, folder: Path, split: str) -> list[_File]:
 
 
 def _named(name: str, path: Path) -> _File | None:
-    """Returns what a file of a set is by its path; None if the file is of no split of the set."""
+    """Returns what a file of a set is; None if by its path it is of no split of the set.
+
+    Of several forms with such paths, the file has the first whose columns it has. If it has those
+    of none, it has the first form, whose reader says what is missing.
+    """
     whole = strip_compression(path.absolute().as_posix())
-    for known in evaluation_layouts.of_task(name):
-        for form in known.files:
-            for end in form.paths:
-                if (match := path_pattern(end).fullmatch(whole)) is None:
-                    continue
-                fields = match.groupdict()
-                if (word := fields.get("split") or form.split) and _is_of(form, path):
-                    language = fields.get("language") or ""
-                    split = _SPLITS.get(word, word)
-                    return _File(path, form, split, language, bool(fields.get("pair")))
-    return None
+    files: list[_File] = []
+    for form in (form for known in evaluation_layouts.of_task(name) for form in known.files):
+        for end in form.paths:
+            match = path_pattern(end).fullmatch(whole)
+            fields = {} if match is None else match.groupdict()
+            if match is None or not (word := fields.get("split") or form.split):
+                continue
+            language, split = fields.get("language") or "", _SPLITS.get(word, word)
+            files.append(_File(path, form, split, language, bool(fields.get("pair"))))
+            break
+    if len(files) > 1:
+        return next((file for file in files if _has_columns(file)), files[0])
+    return next(iter(files), None)
 
 
-def _is_of(form: SetFiles, path: Path) -> bool:
-    """Returns whether a TSV file has a header line if its form says so; True for other files."""
-    if not form.text or not strip_compression(path.name).endswith(".tsv"):
-        return True
-    line = next(iter(aligned_lines(read_blocks(path), str(path), ReadReport())), "")
-    names = [] if isinstance(line, Rejected) else line.rstrip("\r").split("\t")
-    return set(form.text) <= set(names) if not form.header else form.text[0] not in names
+def _has_columns(file: _File) -> bool:
+    """Returns whether a file has a form's columns with text, or no names if the form has none."""
+    form = file.form
+    if not form.text or not is_table(file.path.name):
+        return not form.text
+    try:
+        names = column_names(file.path)
+    except DataError:  # Its reader says what is wrong with it.
+        return False
+    return form.text[0] not in names if form.header else set(form.text) <= set(names)
 
 
 # --- Texts ---
