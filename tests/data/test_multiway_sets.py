@@ -165,7 +165,11 @@ def test_varieties_of_a_language_stay_apart(tmp_path):
             {"devtest/eng_Latn.jsonl": ['{"id": 1}']},
             "row 1: no sentence, but id",
         ),
-        ("tico19", {"test/test.en-sw.tsv": ["en\tsw\ta"]}, "line 1: 3 cells instead of sourceLa"),
+        (
+            "tico19",
+            {"test/test.en-sw.tsv": ["en\tsw\ta"]},
+            "row 1: no targetString and no stringID, but",
+        ),
         (
             "tico19",
             {"test/test.en-sw.tsv": tico("sw", SWAHILI) + tico("fr", SWAHILI)[1:]},

@@ -54,6 +54,7 @@ print("SEEN", json.dumps({
     "texts": {file: len(evaluation[file]) for file in evaluation},
     "sets": evaluation.sets,
     "headline": sorted(outcome.headline),
+    "skipped": outcome.skipped,
     "languages": sorted({result.language for result in outcome.results}),
     "title": measure.about.tables[0].title,
 }))
@@ -67,6 +68,7 @@ def test_an_entry_is_left_out_of_training_compared_with_it_and_measured(tmp_path
         | {code: f"{word} {i} {word} of {i * 7}" for code, word in words.items()}
         for i in range(20)
     ]
+    rows[3]["tam_Taml"] = None
     path = tmp_path / "IN22-Gen/data/test-00000-of-00001.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -77,6 +79,7 @@ def test_an_entry_is_left_out_of_training_compared_with_it_and_measured(tmp_path
     assert seen["parts"] == ["evaluation"]
     assert "nothing to train on: this is IN22-Gen (evaluation)" in seen["refused"][0]
     assert f"{path}: IN22-Gen; " in seen["refused"][1]
-    assert seen["texts"] == {name: 60} and seen["sets"] == {name: "IN22-Gen"}
+    assert seen["texts"] == {name: 59} and seen["sets"] == {name: "IN22-Gen"}
     assert "in22/accuracy" in seen["headline"] and {"hi", "ta", "mean"} <= set(seen["languages"])
+    assert seen["skipped"] == {"sentence without a translation": 1}
     assert seen["title"] == "IN22-Gen sentence retrieval"

@@ -221,29 +221,31 @@ def _texts(file: _File, row: Mapping[str, Any], number: int) -> Iterator[tuple[s
     Raises:
       DataError: the row lacks a column, or has another language than the name of the file.
     """
-    form = file.form
-    columns = form.text
-    if EVERY_LANGUAGE in columns:
-        columns = tuple(name for name in row if name != form.unit and languages.is_language(name))
-    needed = dict.fromkeys((form.unit, *columns, *"+".join(form.languages).split("+")))
-    if missing := [name for name in needed if name and row.get(name) is None]:
+    form, columns = file.form, file.form.text
+    if EVERY_LANGUAGE in columns:  # A language may lack the unit.
+        names = (name for name in row if name != form.unit and languages.is_language(name))
+        columns = tuple(name for name in names if row[name] is not None)
+    # The columns that name languages are only needed if the name of the file does not.
+    needed = [] if file.language else "+".join(form.languages).split("+")
+    missing = [name for name in (form.unit, *needed) if name and row.get(name) is None]
+    if missing := [x for x in columns if not isinstance(row.get(x), str)] + missing:
         raise DataError(
             f"{file.path}, row {number}: no {' and no '.join(missing)}, but {', '.join(row)[:200]}"
         )
-    for column, names in itertools.zip_longest(columns, form.languages, fillvalue=""):
-        code = "_".join(str(row[name]) for name in names.split("+")) if names else ""
+    for column, joined in itertools.zip_longest(columns, form.languages, fillvalue=""):
+        code = "_".join(str(row[name]) for name in joined.split("+") if row.get(name))
         if code and file.language and not languages.same_language(code, file.language):
             raise DataError(
                 f"{file.path}, row {number}: {code} in the file of {file.language}; rename it"
             )
-        yield file.language or code or column, str(row[column])
+        yield file.language or code or column, row[column]
 
 
 def _rows(file: _File, report: ReadReport) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yields (number, row) of a Parquet file, or of the lines of a JSON Lines or TSV file.
 
     Raises:
-      DataError: a line is no JSON object, or has too few cells.
+      DataError: a line is no text or no JSON object.
     """
     path, form = file.path, file.form
     name = strip_compression(path.name)
@@ -257,13 +259,8 @@ def _rows(file: _File, report: ReadReport) -> Iterator[tuple[int, Mapping[str, A
             yield number, _object(text, path, number)
         elif not names:
             names = text.split("\t")
-        elif len(cells := text.split("\t")) < len(names):
-            raise DataError(
-                f"{path}, line {number}: {len(cells)} cells instead of {', '.join(names)}; "
-                "download the file again"
-            )
         else:
-            yield number, dict(zip(names, cells))
+            yield number, dict(zip(names, text.split("\t")))
 
 
 def _object(line: str, path: Path, number: int) -> Mapping[str, Any]:
