@@ -8,8 +8,11 @@ from raw_text import write_raw
 
 from xlme_jax.api import prepare
 from xlme_jax.data.text import columnar, row_conditions
+from xlme_jax.data.text.bitext_files import canonical_source
+from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.text.tables import TableText, read_table, table_units
+from xlme_jax.preparation import raw_examples
 from xlme_jax.preparation.prepare_config import PrepareConfig
 
 SOURCES = ("news", "web")
@@ -69,6 +72,21 @@ def test_rows_are_chosen_and_the_others_counted(tmp_path, suffix):
         assert len(units) == 10
     with pytest.raises(DataError, match=r"no column 'language_score'; its columns are text, en, "):
         list(read_table(TableText(file, "sw", "text", where="language_score>1"), None, 99))
+
+
+@pytest.mark.parametrize("spec", ["every:3", "count:4"])
+def test_formats_hold_out_the_same_pairs(tmp_path, spec):
+    pairs = {}
+    for suffix in (".jsonl", ".parquet"):
+        source = canonical_source("table", ("en", "sw"), write(tmp_path, suffix))
+        source = dataclasses.replace(source, fields=("en", "text"), where="n!=4,n!=6,score<.9")
+        held = HeldOutText(spec, corpora=Corpora(sources=(source,)))
+        pairs[suffix] = [
+            list(raw_examples.split_pairs(held, source, split, ReadReport()))
+            for split in ("train", "validation")
+        ]
+    assert pairs[".jsonl"] == pairs[".parquet"]
+    assert sum(map(len, pairs[".jsonl"])) == 7 and all(pairs[".jsonl"])
 
 
 def test_groups_of_rows_that_cannot_satisfy_conditions_are_not_read(tmp_path, monkeypatch):
