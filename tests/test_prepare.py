@@ -902,7 +902,9 @@ def test_what_exclude_overlap_cannot_do_is_refused(config, multiway, monkeypatch
     excluding = dataclasses.replace(
         config, check_overlap=str(multiway / "eval"), exclude_overlap=True
     )
-    with pytest.raises(ValueError, match="task cc100_en yields tokens, and exclude_overlap read"):
+    with pytest.raises(
+        ValueError, match="cc100_en yields tokens, but text is needed for exclude_ov"
+    ):
         prepare(excluding)
 
 

@@ -103,11 +103,11 @@ def _job(
     in_order = filters.needs_order(config, kind)
     if in_order:
         shards = filters.in_order(config, shards)
-    names_of_settings = filters.reading_text(config, kind, split)
-    if names_of_settings and any(shard.encode for shard in shards):
+    need_text = filters.reading_text(config, kind, split)
+    if need_text and any(shard.encode for shard in shards):
         raise ValueError(
-            f"prepare: the SeqIO task {task.task} yields tokens, and "
-            f"{', '.join(names_of_settings)} read text; leave out the task, or these settings"
+            f"prepare: the SeqIO task {task.task} yields tokens, but text is needed for "
+            f"{', '.join(need_text)}; leave out the task, or these settings"
         )
     shard_bytes = tuple(sum(file.stat().st_size for file in shard.files) for shard in shards)
     names = tuple(shard.name for shard in shards)
