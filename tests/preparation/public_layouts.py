@@ -207,6 +207,14 @@ LAYOUTS = {
         ),
         ALL,
     ),
+    "finepdfs": (
+        at(
+            documents(language="swh_Latn", full_doc_lid="swh_Latn"),
+            "data/swh_Latn/train/000_00000.parquet",
+            "data/swh_Latn/test/000_00000.parquet",
+        ),
+        SW,
+    ),
     "fineweb": (
         lambda folder: documents(language="en")(
             folder / "data/CC-MAIN-2024-10/000_00000.parquet", "en"

@@ -204,6 +204,29 @@ def test_a_second_copy_of_a_file_is_not_read_twice(tmp_path):
         counts(tmp_path)
 
 
+def test_a_text_in_two_forms_is_not_read_twice(tmp_path):
+    LAYOUTS["paracrawl"][0](tmp_path / "paracrawl")
+    LAYOUTS["paracrawl-tmx"][0](tmp_path / "paracrawl")
+    with pytest.raises(DataError, match=r"en-sw\.txt\.gz: en-sw.tmx.gz seems to be the same text"):
+        counts(tmp_path)
+    shutil.rmtree(tmp_path / "paracrawl")
+    LAYOUTS["opus-zip"][0](tmp_path)
+    shutil.unpack_archive(tmp_path / "en-sw.txt.zip", tmp_path / "unpacked")
+    with pytest.raises(DataError, match=r"en-sw\.txt\.zip: .*Tatoeba\.en-sw\.en .* move "):
+        counts(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sw.txt.xz", "sw.txt"])
+def test_an_archive_named_as_text_is_refused(name, tmp_path):
+    LAYOUTS["cc100"][0](tmp_path / "documents")
+    archive = shutil.make_archive(str(tmp_path / "all"), "tar", tmp_path / "documents")
+    (tmp_path / "named").mkdir()
+    data = Path(archive).read_bytes()
+    (tmp_path / "named" / name).write_bytes(public_layouts.compressed(name, data))
+    with pytest.raises(DataError, match=rf"{name}: a tar archive in place of text"):
+        counts(tmp_path / "named", "cc100")
+
+
 def test_two_distributions_in_one_folder(tmp_path):
     LAYOUTS["nllb"][0](tmp_path)
     LAYOUTS["leipzig"][0](tmp_path)
@@ -225,6 +248,9 @@ def test_an_unknown_folder_names_a_source_that_reads_it(tmp_path):
     with pytest.raises(DataError, match=rf"--bitext_dir={tmp_path} --tsv_columns=1,3 may read it"):
         counts(tmp_path)
     assert counts(tmp_path, "bitext", tsv_columns=(1, 3)) == {"bitext_en_sw": 12}
+    (tmp_path / "en-sw.tsv").rename(tmp_path / "en-sw.json")
+    with pytest.raises(DataError, match=r"write one object a line: jq -c '\.\[\]' "):
+        counts(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no text in this folder"):
         counts(tmp_path / "empty")

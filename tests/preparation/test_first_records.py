@@ -13,6 +13,7 @@ from xlme_jax.preparation.prepare_config import PrepareConfig
 DOCUMENT_SIGNS = {
     "json": lambda i, text: f'{{"text": "{i}"}}',
     "markup": lambda i, text: f"<seg id='{i}'>{text}</seg>",
+    "format": lambda i, text: f"WARC/1.0\nWARC-Type: conversion\n{text}",
     "numbers": lambda i, text: f"{i}.5",
     "addresses": lambda i, text: f"https://example.org/{i}",
     "ids": lambda i, text: f"{40001001 + i}\t{text}",
@@ -44,6 +45,14 @@ def test_documents_of_another_kind_are_refused_unless_accepted(sign):
     with pytest.raises(DataError, match=rf"^FILE: .*--accept={sign}$"):
         first_records.check_records("FILE", records, ("en",))
     first_records.check_records("FILE", records, ("en",), tuple(first_records.SIGNS))
+
+
+def test_subtitles_and_names_of_languages_are_no_text():
+    subtitles = [(f"{i}\n00:00:01,000 --> 00:00:02,000\n{sentence('en', i)}",) for i in range(9)]
+    with pytest.raises(DataError, match="--accept=markup"):
+        first_records.check_records("FILE", subtitles, ("en",))
+    with pytest.raises(DataError, match=r"English \| Swahili.*--accept=header"):
+        first_records.check_records("FILE", [("English", "Swahili"), *PAIRS], ("en", "sw"))
 
 
 @pytest.mark.parametrize("sign", PAIR_SIGNS)

@@ -48,7 +48,7 @@ _ABOUT = re.compile(
     r"|.+\.(?:md|rst|py|sh|png|jpg|svg|pdf|html?|ya?ml|sha\d*|md5|bib|lock|metadata|map)"
     r"|(?:state|dataset_infos?|dataset_dict|index)\.json|.+_map\.txt|(?:languages|versions)\.t[sx][vt]"
     r"|.+_(?:sha\d+|md5)\.txt|(?:cache|indices)-[0-9a-f]+(?:_\d+_of_\d+)?\.arrow"
-    r"|thumbs\.db|desktop\.ini"
+    r"|thumbs\.db|desktop\.ini|_success"
 )
 _DIGITS = re.compile(r"\d+")
 # Codes of corpora for text that is in no language.
@@ -443,7 +443,8 @@ def _nearest(path: Path) -> Distribution:
     words = os.fspath(Path(*path.parts[-3:]))
 
     def likeness(row: Distribution) -> float:
-        ending = path.name.endswith(Path(strip_compression(row.example)).suffix)
+        suffix = Path(strip_compression(row.example)).suffix
+        ending = suffix != "" and path.name.endswith(suffix)
         return difflib.SequenceMatcher(None, words, row.example).ratio() + 0.3 * ending
 
     return max((row for row in DISTRIBUTIONS if row.format), key=likeness)

@@ -67,7 +67,8 @@ SIGNS = {
     sign.name: sign
     for sign in (
         Sign("json", "are JSON", 0.5, 0.05, "read it with --tasks=text, or --tasks=table"),
-        Sign("markup", "are lines of markup (XML, HTML)", 0.3, 0.1, "convert it to text"),
+        Sign("markup", "are markup (XML, HTML, subtitles)", 0.3, 0.1, "convert it to text"),
+        Sign("format", "begin as a file of another format does", 1.0, 2.0, "convert it to text"),
         Sign("numbers", "are numbers", 0.5, 0.3, _AS_TEXT),
         Sign("addresses", "are addresses (URLs)", 0.5, 0.2, _AS_TEXT),
         Sign("ids", "begin with an id or a number", 0.8, 0.5, _AS_TEXT),
@@ -252,6 +253,8 @@ def _findings(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterat
         )
         if not is_pairs and _has_header(lines):
             yield _Finding("header", 1, 1, example=lines[0])
+        if not is_pairs and lines and _OTHER_FORMAT.match(lines[0]):
+            yield _Finding("format", 1, 1, example=lines[0])
         for sign, count in _LINE_SIGNS.items():
             if len(lines) < _LEAST and sign != "json":
                 continue
@@ -267,8 +270,7 @@ def _findings(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterat
             yield _Finding("equal_sides", len(equal), len(records), "pairs", example=equal[0])
         first, second = records[0]
         is_named = _HEADER.fullmatch(first) and _HEADER.fullmatch(second)
-        codes = [languages.tag_or_code(first), languages.tag_or_code(second)]
-        if (is_named and first != second) or codes == list(tags):
+        if (is_named and first != second) or all(map(_names, records[0], tags)):
             yield _Finding("header", 1, 1, example=" | ".join(records[0]))
 
 
@@ -328,6 +330,14 @@ def _has_header(lines: Sequence[str]) -> bool:
     return is_named and (number == 2 or "\t" in lines[0])
 
 
+def _names(text: str, tag: str) -> bool:
+    """Returns whether a text is a code or the English name of a language."""
+    language = languages.named(text)
+    return languages.tag_or_code(text) == tag or (language is not None and language.tag == tag)
+
+
+# WARC, subtitles, translations of programs, and Bibles in USFM.
+_OTHER_FORMAT = re.compile(r"WARC/\d|WEBVTT\b|msgid \"|\\id [A-Z0-9]{3}\b|%PDF-|\{\\rtf")
 _HEADER = re.compile(
     r"(?i)(?:(?:source|target|src|trg|tgt|text|sentence|content|verse|translation|label|category"
     r"|score|lang(?:uage)?|sourceLang|targetLang|sourceString|targetString|index_id|id)"
@@ -385,7 +395,9 @@ _TWICE = re.compile(
 
 _LINE_SIGNS: dict[str, Callable[[Sequence[str]], tuple[int, str]]] = {
     "json": _matching("{[", r"\{\s*\"[^\"\n]*\"\s*:|\[\s*[\{\"\[]"),
-    "markup": _matching("<", r"</?[A-Za-z!?][\w:-]*[^<>]*>"),
+    "markup": _matching(
+        "<" + _DIGITS, r"</?[A-Za-z!?][\w:-]*[^<>]*>|\d\d:\d\d(?::\d\d)?[,.]\d+ --> "
+    ),
     "numbers": _matching(
         _DIGITS + "+-.,", r"[-+]?(?:\d+(?:[.,:/-]\d+)*|[.,]\d+)(?:[eE][-+]?\d+)?%?\s*\Z"
     ),

@@ -13,20 +13,21 @@ import functools
 import logging
 import os
 import re
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NoReturn
 
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, bitext_files, reading
 from xlme_jax.data.text.bitext_files import Selection, discover_bitext
-from xlme_jax.data.text.decompression import DataError, read_blocks
+from xlme_jax.data.text.decompression import DataError, open_file, read_blocks
 from xlme_jax.data.text.document_files import DocumentFile
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.pair_kinds import BY_FORMAT, BitextSource, PairFile, with_min_score
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.text.table_files import discover_table_pairs, discover_tables
-from xlme_jax.data.text.tables import TableText, is_table
+from xlme_jax.data.text.tables import TableText, column_names, is_table
 from xlme_jax.preparation import distributions
 from xlme_jax.preparation.distribution_table import (
     DEV,
@@ -247,6 +248,7 @@ def _check(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
     for file in survey.files:
         if not file.distribution.format:
             raise DataError(f"{file.path}: this is {file.distribution.title}; {file.advice}")
+    _check_forms(survey.files)
     if survey.unknown:
         path, reason = next(iter(survey.unknown.items()))
         more = len(survey.unknown) - 1
@@ -262,6 +264,36 @@ def _check(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
             f"{folder}: no text in this folder"
             + (f", only {', '.join(names[:_SHOWN_FILES])}" if names else "")
         )
+
+
+def _check_forms(files: Files) -> None:
+    """Raises DataError if a text lies there in two forms, which would be read twice.
+
+    These are files in one folder that differ only in their formats (`en-sw.tmx`, `en-sw.txt`), and
+    an archive of OPUS and the files in it.
+    """
+    forms: dict[tuple[object, ...], Path] = {}
+    for file in files:
+        stem = reading.strip_compression(file.path.name).rpartition(".")[0]
+        key = (file.path.parent, stem, file.languages, file.side)
+        other = forms.setdefault(key, file.path)
+        if other != file.path:
+            raise DataError(
+                f"{file.path}: {other.name} seems to be the same text in another format; move one "
+                "of them out of the folder"
+            )
+    by_name = {file.path.name: file.path for file in files}
+    for file in files:
+        if file.distribution.format != "zip":
+            continue
+        with contextlib.suppress(zipfile.BadZipFile), open_file(file.path) as opened:
+            for member in zipfile.ZipFile(opened).infolist():
+                unpacked = by_name.get(PurePosixPath(member.filename).name)
+                if unpacked is not None and unpacked.stat().st_size == member.file_size:
+                    raise DataError(
+                        f"{file.path}: {unpacked} is a file of this archive, which would be read "
+                        "twice; move the archive out of the folder"
+                    )
 
 
 def _remedy_for_unknown(folder: Path, path: Path) -> str:
@@ -290,6 +322,12 @@ def _remedy_for_unknown(folder: Path, path: Path) -> str:
                 return f"--tasks=bitext --bitext_dir={folder} --tsv_columns={listed} may read it"
     finally:
         logging.disable(disabled)
+    if is_table(path.name):
+        try:
+            column_names(path)
+        except DataError:
+            if ".json" in path.name:
+                return f"write one object a line: jq -c '.[]' {path} > NEW.jsonl"
     names = path.name.partition(".")[0], path.parent.name
     is_pair = any(map(bitext_files.pair_of, names))
     if is_table(path.name) and is_pair:
@@ -300,7 +338,8 @@ def _remedy_for_unknown(folder: Path, path: Path) -> str:
     if is_table(path.name):
         return (
             f"say which column has the text, and its language: --tasks=table --table_dir={folder} "
-            "--text_column=NAME --text_language=CODE; or name the files as there"
+            "--text_column=NAME --text_language=CODE (or --language_column=NAME); or name the "
+            "files as there"
         )
     return (
         "rename the files as there, or convert them to <language>.txt (--tasks=cc100), "

@@ -32,6 +32,8 @@ _OTHER_MARKS = {
 }
 # UTF-16 without a mark has a NUL in each ASCII character, line ends too, at even or at odd bytes.
 _HEAD_BYTES, _LEAST_NULS, _NUL_SHARE = 1 << 12, 3, 0.05
+# If more of the first bytes are control characters, they are not text.
+_CONTROLS, _CONTROL_SHARE, _LEAST_BYTES = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b")), 0.3, 64
 # Bytes from a lone CR on in which LFs are looked for.
 _PROBED_BYTES = 1 << 20
 # If CRs without an LF are so many times as many as LFs, they end lines and are not inside of lines.
@@ -140,7 +142,7 @@ def _without_marks(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -
     """Yields text without the byte order marks that it begins with, which are counted.
 
     Raises:
-        DataError: By its first bytes, the text is UTF-16 or UTF-32.
+        DataError: By its first bytes, the text is UTF-16 or UTF-32, or is no text.
     """
     blocks = iter(blocks)
     start = b""
@@ -152,12 +154,25 @@ def _without_marks(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -
     # As UTF-8, it would be read with its NULs as control characters, which are removed.
     if b"\0" in start[:_HEAD_BYTES] and (encoding := utf16_of(start)):
         _raise_encoding(name, "UTF-16", encoding)
+    _check_is_text(start[:_HEAD_BYTES], name)
     while start.startswith(codecs.BOM_UTF8):
         start = start.removeprefix(codecs.BOM_UTF8)
         repaired[MARKS] += 1
     if start:
         yield start
     yield from blocks
+
+
+def _check_is_text(start: bytes, name: str) -> None:
+    """Raises DataError if a text begins as a tar archive does, or mostly with control characters.
+
+    Fewer control characters are damage, and are removed when lines are decoded.
+    """
+    if start[257:262] == b"ustar":
+        raise DataError(f"{name}: a tar archive in place of text; unpack it with `tar -xf`")
+    controls = len(start) - len(start.translate(None, _CONTROLS))
+    if controls > _CONTROL_SHARE * len(start) and len(start) >= _LEAST_BYTES:
+        raise DataError(f"{name}: binary data in place of text; convert it to text, or remove it")
 
 
 def utf16_of(start: bytes) -> str:
