@@ -177,8 +177,8 @@ class SelfAttention(nn.Module):
         q = take_positions(q, at)
         gate = None
         if config.relative_bias == "gated":
-            split = x.reshape(*x.shape[:2], *shape)
-            gate_input = q if config.gate_input == "query" else take_positions(split, at)
+            by_head = x.reshape(*x.shape[:2], *shape)
+            gate_input = q if config.gate_input == "query" else take_positions(by_head, at)
             gate = Gate(weight_init(config), name="gate")(gate_input)
         if cache is not None:
             cache = cache.append(k, v)
@@ -258,8 +258,15 @@ class CrossAttention(nn.Module):
             mixed, (*shape, width), (width,)
         )
         h = dropout(h, config.dropout, dropout_seeds, salt=config.num_heads)  # As in Layer.
-        x = x + h if config.pre_norm else norm(x + h)
-        return nn.with_logical_constraint(x, HIDDEN_AXES)
+        return add_residual(config, norm, x, h)
+
+
+def add_residual(
+    config: EncoderConfig, norm: nn.LayerNorm, x: jax.Array, output: jax.Array
+) -> jax.Array:
+    """Returns `x`, the input of a sub-layer, plus its output, [B, L, D]; normalised if post-LN."""
+    x = x + output if config.pre_norm else norm(x + output)
+    return nn.with_logical_constraint(x, HIDDEN_AXES)
 
 
 def project_source(
@@ -429,34 +436,25 @@ class Layer(nn.Module):
           what a scan collects, the output once more with `keep_output`, or else None. With a
           cache, the second result is the new cache.
         """
-        config = self.config
+        config, is_decoder = self.config, cross_weights is not None
         heads = config.num_heads  # Attention uses salts 0 to heads - 1; the others come after.
-        new_cache = None
-
-        def attend(h: jax.Array) -> jax.Array:
-            nonlocal new_cache
-            causal = cross_weights is not None
-            module = SelfAttention(config, self.dtype, causal, name="attention")
-            h, new_cache = module(h, segment_ids, distance_bias, dropout_seeds, cache, at)
-            return dropout(h, config.dropout, dropout_seeds, salt=heads)
-
-        def feed(h: jax.Array) -> jax.Array:
-            h = FeedForward(config, self.dtype, name="ffn")(h)
-            return dropout(h, config.dropout, dropout_seeds, salt=heads + 1)
-
-        norms = [layer_norm(config, self.dtype, f"{name}_norm") for name in ("attention", "ffn")]
-        for sublayer, norm in zip((attend, feed), norms):
-            if sublayer is feed and cross_weights is not None:
-                # Not a submodule, because the weights of cross-attention are passed in.
-                module = CrossAttention(config, self.dtype, parent=None)
-                seeds = None if dropout_seeds is None else fold_in(dropout_seeds, heads + 2)
-                arguments = x, segment_ids, source, source_segment_ids, seeds
-                with_source: Any = module.apply({"params": cross_weights}, *arguments)
-                x = with_source
-            h = sublayer(norm(x) if config.pre_norm else x)
-            x = take_positions(x, at) if sublayer is attend else x
-            x = x + h if config.pre_norm else norm(x + h)
-            x = nn.with_logical_constraint(x, HIDDEN_AXES)
+        norm = layer_norm(config, self.dtype, "attention_norm")
+        attend = SelfAttention(config, self.dtype, is_decoder, name="attention")
+        h = norm(x) if config.pre_norm else x
+        h, new_cache = attend(h, segment_ids, distance_bias, dropout_seeds, cache, at)
+        h = dropout(h, config.dropout, dropout_seeds, salt=heads)
+        x = add_residual(config, norm, take_positions(x, at), h)
+        if is_decoder:
+            # Not a submodule, because the weights of cross-attention are passed in.
+            module = CrossAttention(config, self.dtype, parent=None)
+            seeds = None if dropout_seeds is None else fold_in(dropout_seeds, heads + 2)
+            arguments = x, segment_ids, source, source_segment_ids, seeds
+            with_source: Any = module.apply({"params": cross_weights}, *arguments)
+            x = with_source
+        norm = layer_norm(config, self.dtype, "ffn_norm")
+        h = FeedForward(config, self.dtype, name="ffn")(norm(x) if config.pre_norm else x)
+        h = dropout(h, config.dropout, dropout_seeds, salt=heads + 1)
+        x = add_residual(config, norm, x, h)
         if cache is not None:
             return x, new_cache
         return x, x if self.keep_output else None
@@ -532,17 +530,52 @@ class Encoder(nn.Module):
                 weight_init(config),
                 name="relative_bias",
             )(x.shape[1])
-        if at is not None and config.scan_layers and not self.is_initializing():
-            states = [self._stack_at(x, segment_ids, distance_bias, dropout_seeds, at)]
+        inputs = x, segment_ids, distance_bias, dropout_seeds
+        if not config.scan_layers:
+            states = self._separate_layers(*inputs, at, source)
+        elif at is None or self.is_initializing():
+            states = self._stacked_layers(*inputs, all_layers, at, source)
         else:
-            states = self._layers(
-                x, segment_ids, distance_bias, dropout_seeds, all_layers, at, source
-            )
+            states = [self._stack_at(*inputs, at)]
         if config.pre_norm:
             states[-1] = layer_norm(config, self.dtype, "final_norm")(states[-1])
         return states if all_layers else states[-1]
 
-    def _layers(
+    def _separate_layers(
+        self,
+        x: jax.Array,
+        segment_ids: jax.Array,
+        distance_bias: jax.Array | None,
+        dropout_seeds: jax.Array | None,
+        at: jax.Array | None,
+        source: Memory | None,
+    ) -> list[jax.Array]:
+        """Runs separate layers one after the other; returns `x` and the output of each layer.
+
+        Args:
+          x: [B, L, D], input of the first layer.
+          segment_ids: int32[B, L].
+          distance_bias: [H, 2L], or None.
+          dropout_seeds: uint32[B], or None.
+          at: positions of the last output, or None.
+          source: what a decoder reads, or None.
+        """
+        config, layer = self.config, self._layer_class()
+        seeds = self._seeds(dropout_seeds)
+        weights, *source_arrays = source or (None, None, None)
+        states = [x]
+        for index in range(config.num_layers):
+            module = layer(config, self.dtype, name=f"layer_{index}")
+            layer_seeds = None if seeds is None else seeds[index]
+            cross = None if weights is None else weights[f"layer_{index}"]
+            arguments = segment_ids, distance_bias, cross, *source_arrays
+            options: dict[str, Any] = {}
+            if index == config.num_layers - 1:
+                options["at"] = at
+            states.append(module(states[-1], layer_seeds, *arguments, **options)[0])
+        return states
+
+    def _stacked_layers(
         self,
         x: jax.Array,
         segment_ids: jax.Array,
@@ -552,52 +585,27 @@ class Encoder(nn.Module):
         at: jax.Array | None,
         source: Memory | None,
     ) -> list[jax.Array]:
-        """Runs all layers.
+        """Runs stacked layers as a scan.
 
-        Args:
-          x: [B, L, D], input of the first layer.
-          segment_ids: int32[B, L].
-          distance_bias: [H, 2L], or None.
-          dropout_seeds: uint32[B], or None.
-          keep_outputs: whether stacked layers return the output of each layer.
-          at: positions of the last output, or None.
-          source: what a decoder reads, or None.
+        The arguments are those of `_separate_layers`; `at` is for the initialization of weights
+        alone, because `_stack_at` runs stacked layers with `at`.
 
         Returns:
-          `x`, and the output of each layer. Stacked layers without `keep_outputs` return only `x`
-          and the last output.
+          `x`, and the last output; with `keep_outputs`, `x` and the output of each layer.
         """
         config = self.config
-        layer: Any = Layer
-        if config.remat:
-            policy = _kept_when_recomputing(config)
-            layer = nn.remat(Layer, prevent_cse=not config.scan_layers, policy=policy)
-        seeds = self._seeds(dropout_seeds)
         weights, *source_arrays = source or (None, None, None)
-        if not config.scan_layers:
-            states = [x]
-            for index in range(config.num_layers):
-                module = layer(config, self.dtype, name=f"layer_{index}")
-                layer_seeds = None if seeds is None else seeds[index]
-                cross = None if weights is None else weights[f"layer_{index}"]
-                arguments = segment_ids, distance_bias, cross, *source_arrays
-                options: dict[str, Any] = {}
-                if index == config.num_layers - 1:
-                    options["at"] = at
-                x = module(states[-1], layer_seeds, *arguments, **options)[0]
-                states.append(x)
-            return states
         stack = nn.scan(
-            layer,
+            self._layer_class(),
             variable_axes={"params": 0},
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast, nn.broadcast, 0, nn.broadcast, nn.broadcast),
             length=config.num_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(config, self.dtype, keep_outputs, name="layers")
+        seeds = self._seeds(dropout_seeds)
         cross = None if weights is None else weights["layers"]
         last, outputs = stack(x, seeds, segment_ids, distance_bias, cross, *source_arrays)
-        # Only when weights are initialized: else `_stack_at` runs stacked layers with `at`.
         last = take_positions(last, at)
         return [x, last] if outputs is None else [x, *outputs[:-1], last]
 
@@ -640,6 +648,14 @@ class Encoder(nn.Module):
         x, _ = jax.lax.scan(body, x, jax.tree.map(lambda each: each[:-1], (weights, seeds)))
         last = jax.tree.map(lambda each: each[-1], (weights, seeds))
         return run(x, last, at)[0]
+
+    def _layer_class(self) -> Any:
+        """Returns `Layer`, whose activations are recomputed in the backward pass with `remat`."""
+        config = self.config
+        if not config.remat:
+            return Layer
+        policy = _kept_when_recomputing(config)
+        return nn.remat(Layer, prevent_cse=not config.scan_layers, policy=policy)
 
     def _seeds(self, dropout_seeds: jax.Array | None) -> jax.Array | None:
         """Returns the seeds of each layer, uint32[layers, B]; None without dropout seeds."""
