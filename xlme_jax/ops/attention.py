@@ -106,36 +106,33 @@ def attention(
             "those of the result with take_positions."
         )
     seeds = _head_seeds(dropout_seeds, q.shape[2]) if dropout_rate > 0.0 else None
-    platform = None
+    arrays = (q, k, v, segment_ids, distance_bias, gate, seeds, key_segment_ids)
+    platform: Platform | None = None
+    by_cudnn = False
     if implementation != "cudnn":
         platform = _kernel_platform(q, implementation, partition)
     elif key_segment_ids is None:
         _check_cudnn(q, distance_bias is not None, seeds is not None)
-        if at is None:
-            fused = functools.partial(_cudnn, causal=causal)
-            parts = (q, k, v, segment_ids, None, None, None, None)
-            return per_shard(fused, *parts, partition=partition)
+        by_cudnn = True
     # After the checks, so that a wrong `implementation` is an error with `at` as well.
-    if platform is None or at is not None:
-        reads = _reads(segment_ids, key_segment_ids, causal, at)
-        bias = None if distance_bias is None else _bias(q, distance_bias, at, partition)
-        mixed = _reference(q, k, v, reads, bias, gate, seeds, dropout_rate)
-        if key_segment_ids is None:
-            return mixed
-        # If all keys are masked, the softmax is uniform over them.
-        return jnp.where(reads.any(axis=2)[:, :, None, None], mixed, 0)
-
-    # Imported here, and with it Pallas: CPUs, and runs whose rows are short, have no use for them.
-    from xlme_jax.ops.attention_kernel import flash_attention
-
-    def kernel(*arrays: jax.Array | None) -> jax.Array:
-        options: Any = {"causal": causal, "dropout_rate": dropout_rate, "platform": platform}
-        options["block"] = _block(implementation)
-        options["strided"] = _device_kind() not in _UNSTRIDED
-        return flash_attention(*arrays, **options)  # type: ignore
-
-    arrays = (q, k, v, segment_ids, distance_bias, gate, seeds, key_segment_ids)
-    return per_shard(kernel, *arrays, partition=partition)
+    if at is None and by_cudnn:
+        return per_shard(functools.partial(_cudnn, causal=causal), *arrays, partition=partition)
+    if at is None and platform is not None:
+        kernel = functools.partial(
+            _kernel,
+            causal=causal,
+            dropout_rate=dropout_rate,
+            platform=platform,
+            block=_block(implementation),
+        )
+        return per_shard(kernel, *arrays, partition=partition)
+    reads = _reads(segment_ids, key_segment_ids, causal, at)
+    bias = None if distance_bias is None else _bias(q, distance_bias, at, partition)
+    mixed = _reference(q, k, v, reads, bias, gate, seeds, dropout_rate)
+    if key_segment_ids is None:
+        return mixed
+    # If all keys are masked, the softmax is uniform over them.
+    return jnp.where(reads.any(axis=2)[:, :, None, None], mixed, 0)
 
 
 def _head_seeds(dropout_seeds: jax.Array | None, heads: int) -> jax.Array | None:
@@ -297,6 +294,15 @@ def _cudnn(
     """
     reads = _reads(segment_ids, None, causal)[:, None]
     return jax.nn.dot_product_attention(q, k, v, mask=reads, implementation="cudnn")
+
+
+def _kernel(*arrays: jax.Array | None, **options: Any) -> jax.Array:
+    """Computes `attention` by the kernel of this device, with options of `flash_attention`."""
+    # Imported here, and with it Pallas: CPUs, and runs whose rows are short, have no use for them.
+    from xlme_jax.ops.attention_kernel import flash_attention
+
+    strided = _device_kind() not in _UNSTRIDED
+    return flash_attention(*arrays, strided=strided, **options)  # type: ignore
 
 
 def _device_kind() -> str:
