@@ -58,8 +58,7 @@ class XLCoConfig:
         paper's results, does; the paper does not mention it.
       both_directions: use second sentences as queries and first ones as keys, too. Both encoders
         read both sentences anyway; there are twice as many queries, and the queue turns over twice
-        as fast.
-        The paper's equation has one direction.
+        as fast. The paper's equation has one direction.
     """
 
     layer: int = 8
@@ -173,7 +172,7 @@ class InfoXLM(XLM):
         settings = self.config.contrast
         assert settings is not None
         # `jnp.copy`, so that compiled code too has two buffers: the step donates both.
-        key = jax.tree.map(jnp.copy, self._contrasted(params))
+        key = jax.tree.map(jnp.copy, self._contrast_params(params))
         shape = (settings.queue_size, self.config.encoder.hidden_size)
         queue = nn.LogicallyPartitioned(jnp.zeros(shape), ("queue", None))
         return {"key": key, "queue": queue, "count": jnp.zeros((), jnp.int32)}
@@ -194,7 +193,7 @@ class InfoXLM(XLM):
         queue, count = contrast.enqueue(
             carried["queue"], carried["count"], keys, per_row["is_key"].reshape(-1)
         )
-        key = jax.tree.map(follow, carried["key"], self._contrasted(params))
+        key = jax.tree.map(follow, carried["key"], self._contrast_params(params))
         return {"key": key, "queue": queue, "count": count}
 
     def _is_ready(self, carried: Carried) -> jax.Array:
@@ -300,7 +299,7 @@ class InfoXLM(XLM):
         query_columns, key_columns, is_pair = self._pairs(rows)
         if settings.mask_inputs:
             rows = self._mask_contrasted(rows, mask_rng).rows
-        queries = self._represent(self._contrasted(params), rows, query_columns, query_rng)
+        queries = self._represent(self._contrast_params(params), rows, query_columns, query_rng)
         keys = jax.lax.stop_gradient(self._represent(carried["key"], rows, key_columns, key_rng))
         queue = carried["queue"]
         query, key = (x.reshape(-1, x.shape[-1]) for x in (queries, keys))
@@ -343,7 +342,7 @@ class InfoXLM(XLM):
         """Returns the projected states of the tokens at some columns of each row.
 
         Args:
-          weights: weights of the query or the momentum encoder, as `_contrasted` selects them.
+          weights: weights of the query or the momentum encoder, as `_contrast_params` selects them.
           rows: the rows.
           columns: int32[B, P]; absent ones (-1) are read as column 0.
           rng: random key of dropout.
@@ -369,8 +368,8 @@ class InfoXLM(XLM):
         )
         return contrast.directions(projected) if settings.normalize else projected
 
-    def _contrasted(self, params: Params) -> Params:
-        """Returns the weights that contrast uses: tables, lower layers and projection."""
+    def _contrast_params(self, params: Params) -> Params:
+        """Returns the weights that contrast reads: tables, lower layers and projection."""
         encoder = some_layers(params["encoder"], self._lower, 0, self._lower.num_layers)
         read = {**self.encoder_params(params), "encoder": encoder}
         return {**read, PROJECTION: params[PROJECTION]}

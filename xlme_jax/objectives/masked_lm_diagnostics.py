@@ -43,10 +43,10 @@ def one_encoder_diagnostics(
       streams: names of the masked streams.
     """
     return Diagnostics(
-        functools.partial(
+        flops=functools.partial(
             masked_lm_flops, "encoder", config, config.hidden_size, vocab_size, maskings
         ),
-        functools.partial(masked_lm_alarms, vocab_size, streams),
+        alarms=functools.partial(masked_lm_alarms, vocab_size, streams),
         panels=PANELS,
     )
 

@@ -69,7 +69,7 @@ def xlme_diagnostics(
         "detection F1", "rtd_f1", "calling every token replaced", "all_replaced_f1"
     )
     return Diagnostics(
-        functools.partial(
+        flops=functools.partial(
             _flops,
             generator.config,
             discriminator,
@@ -78,11 +78,11 @@ def xlme_diagnostics(
             vocab_size,
             maskings,
         ),
-        functools.partial(_alarms, vocab_size, tuple(maskings)),
-        {"generator": generator},
-        PANELS + _PANELS,
-        {"rtd_f1": _f1, "all_replaced_f1": _all_replaced_f1},
-        (detection,),
+        alarms=functools.partial(_alarms, vocab_size, tuple(maskings)),
+        encoders={"generator": generator},
+        panels=PANELS + _PANELS,
+        derived={"rtd_f1": _f1, "all_replaced_f1": _all_replaced_f1},
+        baselines=(detection,),
     )
 
 
