@@ -31,18 +31,14 @@ def in_form_of(tree: Any, names: Collection[str]) -> Any:
       parent. If it has no layers there, they get the form of all its layers; if its layers have
       both forms, or it has none, they keep their form.
     """
-    parents = {stacked: _parents(names, stacked) for stacked in (False, True)}
+    of_stacks, of_separate = _parents(names, stacked=True), _parents(names, stacked=False)
 
     def is_stacked_at(parent: str) -> bool | None:
-        """Returns whether the other tree has stacked layers at `parent`.
-
-        If it has no layers there, returns whether all its layers are stacked. None if it has both
-        forms, or no layers at all.
-        """
-        forms = [stacked for stacked in parents if parent in parents[stacked]]
-        if not forms:
-            forms = [stacked for stacked in parents if parents[stacked]]
-        return forms[0] if len(forms) == 1 else None
+        """Returns whether layers at `parent` are to be stacked; None if they keep their form."""
+        stacked, separate = parent in of_stacks, parent in of_separate
+        if not (stacked or separate):
+            stacked, separate = bool(of_stacks), bool(of_separate)
+        return stacked if stacked != separate else None
 
     def convert(node: Any, path: tuple[Any, ...]) -> Any:
         """Returns the node at `path`, of any type of pytree, with converted layers."""

@@ -89,7 +89,7 @@ def checkpoint_of(run: Path) -> Path:
         return run.absolute()
     folder = run.absolute() / FOLDER
     if not (steps := saved_steps(folder)):
-        problem = "has no checkpoint" if run.exists() else f"does not exist{_like(run)}"
+        problem = "has no checkpoint" if run.exists() else f"does not exist{_suggestion(run)}"
         raise ValueError(
             f"{str(run)!r} (INIT_FROM or --checkpoint) {problem}; pass the MODEL_DIR of a run, or "
             f"one of its {FOLDER}/STEP folders."
@@ -104,7 +104,7 @@ def checkpoint_of(run: Path) -> Path:
     return folder / str(step)
 
 
-def _like(run: Path) -> str:
+def _suggestion(run: Path) -> str:
     """Returns a question that proposes a folder beside `run` with a similar name; "" if none."""
     parent = run.absolute().parent
     names = [path.name for path in parent.iterdir()] if parent.is_dir() else []

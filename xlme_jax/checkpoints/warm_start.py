@@ -55,21 +55,10 @@ def check_warm_start(
     abstract_params = in_form_of(abstract_params, saved_shapes)
     model_shapes = tree_shapes(abstract_params)
     growth = _growth(growth, saved_vocabulary)
-    if growth is None and vocabulary and saved_vocabulary and vocabulary != saved_vocabulary:
-        raise ValueError(
-            f"INIT_FROM = {str(run)!r} was trained with another vocabulary "
-            f"(sha256 {saved_vocabulary[:12]}) than the data in DATA_DIR was prepared with "
-            f"({vocabulary[:12]}), which does not extend it. Prepare the data with the "
-            "vocabulary.model of that run's DATA_DIR, or with "
-            "one that `python -m xlme_jax.train_vocabulary --extend` made from it."
-        )
-    if growth is not None:
+    if growth is None:
+        _check_vocabulary(run, saved_vocabulary, vocabulary)
+    else:
         saved_shapes = growth.shapes(saved_shapes, model_shapes)
-
-    def is_present(part: str) -> bool:
-        """Returns whether the checkpoint has all weights of a part, with the same shapes."""
-        return tree_shapes({part: abstract_params[part]}).items() <= saved_shapes.items()
-
     sources = _counterparts(saved_shapes, abstract_params, counterparts)
     if sources:
         # Renames saved weights to this model's names. Those that are not used keep their names, and
@@ -77,20 +66,38 @@ def check_warm_start(
         unused = {name: saved_shapes[name] for name in saved_shapes.keys() - sources.values()}
         saved_shapes = {name: saved_shapes[source] for name, source in sources.items()} | unused
         saved_shapes = growth.shapes(saved_shapes, model_shapes) if growth else saved_shapes
-        brought = _select(abstract_params, sources)
+        loaded = _select(abstract_params, sources)
     else:
-        brought = {
+        loaded = {
             part: weights
             for part, weights in abstract_params.items()
-            if part not in may_lack or is_present(part)
+            if part not in may_lack or tree_shapes({part: weights}).items() <= saved_shapes.items()
         }
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
     if may_lack and not sources:  # The checkpoint may have weights that this model lacks.
         saved_shapes = {
-            name: saved_shapes[name] for name in saved_shapes.keys() & tree_shapes(brought).keys()
+            name: saved_shapes[name] for name in saved_shapes.keys() & tree_shapes(loaded).keys()
         }
-    compare_shapes(saved_shapes, brought, f"INIT_FROM = {str(run)!r}", remedy)
-    return brought
+    compare_shapes(saved_shapes, loaded, f"INIT_FROM = {str(run)!r}", remedy)
+    return loaded
+
+
+def _check_vocabulary(run: Path, saved: str | None, vocabulary: str) -> None:
+    """Raises ValueError if the vocabularies of a run and of the data are known and differ.
+
+    Args:
+      run: the run, for the message.
+      saved: digest of the run's vocabulary; None or empty if it is not known.
+      vocabulary: digest of the data's vocabulary; empty if it does not matter.
+    """
+    if vocabulary and saved and vocabulary != saved:
+        raise ValueError(
+            f"INIT_FROM = {str(run)!r} was trained with another vocabulary "
+            f"(sha256 {saved[:12]}) than the data in DATA_DIR was prepared with "
+            f"({vocabulary[:12]}), which does not extend it. Prepare the data with the "
+            "vocabulary.model of that run's DATA_DIR, or with "
+            "one that `python -m xlme_jax.train_vocabulary --extend` made from it."
+        )
 
 
 def warm_start(
@@ -124,13 +131,13 @@ def warm_start(
       ValueError: there is no checkpoint, the checkpoint is damaged, a weight is missing, has
         another shape or is not finite, or the checkpoint has another vocabulary.
     """
-    brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts, growth)
+    loaded = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts, growth)
     checkpoint = checkpoint_of(run)
     saved_shapes = tree_shapes(state_metadata(checkpoint)["params"])
     names = leaf_names(abstract_params)
     abstract_params = in_form_of(abstract_params, saved_shapes)
     sources = _counterparts(saved_shapes, abstract_params, counterparts)
-    leaves = _leaves(brought)
+    leaves = _leaves(loaded)
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
         fields = read_fields(checkpoint)
     growth = _growth(growth, fields.get("vocabulary"))
@@ -151,7 +158,7 @@ def warm_start(
                 for name, leaf in leaves.items()
             }
         )
-    weights = converted(taken, in_form_of(brought, names))
+    weights = converted(taken, in_form_of(loaded, names))
     check_finite(weights, str(checkpoint))
     return weights
 

@@ -107,7 +107,8 @@ def _steps(
       RuleNotMet: a stop rule ended the run; the state is saved.
     """
     config, batches = run.config, run.batches
-    sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
+    sharding = meshes.batch_sharding(run.mesh)
+    _, shares = meshes.batch_share(run.mesh)
     step = int(state.step)
     journal.begin(step, record.window, record.skipped, state.params)
     if (broken := journal.broken_rule(step)) is not None:

@@ -47,12 +47,7 @@ def starting_point(
     config, resumes = run.config, checkpoints.latest_step() is not None
     warm = WarmParams(run.objective, abstract, run.mesh, config.seed)
     if not resumes and config.init_from is not None:
-        from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer
-        from xlme_jax.checkpoints.warm_start import check_warm_start
-
-        check_warm_start(*_warm_source(run, warm))
-        if config.init_optimizer:
-            check_warm_optimizer(as_path(config.init_from), abstract.opt_state, run.growth)
+        _check_warm_start(run, abstract, warm)
     _log.info("Compiling what starts a run; programs are kept for the next start.")
     evaluators: list[Evaluator] = []
     state = None
@@ -85,12 +80,27 @@ def starting_point(
     return filled, record, evaluators
 
 
-def _warm_source(run: Run, warm: WarmParams) -> tuple[Any, ...]:
+def _check_warm_start(run: Run, abstract: TrainState, warm: WarmParams) -> None:
+    """Raises ValueError if INIT_FROM does not fit the run, before anything is compiled."""
+    from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer
+    from xlme_jax.checkpoints.warm_start import check_warm_start
+
+    check_warm_start(**_warm_arguments(run, warm))
+    if run.config.init_optimizer:
+        source = as_path(run.config.init_from or "")
+        check_warm_optimizer(source, abstract.opt_state, run.growth)
+
+
+def _warm_arguments(run: Run, warm: WarmParams) -> dict[str, Any]:
     """Returns the arguments of `checkpoints.warm_start.warm_start` for a run with INIT_FROM."""
-    start = run.objective.warm_start
-    names = start.new, start.counterparts
-    source = as_path(run.config.init_from or "")
-    return (source, warm.checkpoint_shapes, run.vocabulary_digest, *names, run.growth)
+    return {
+        "run": as_path(run.config.init_from or ""),
+        "abstract_params": warm.checkpoint_shapes,
+        "vocabulary": run.vocabulary_digest,
+        "may_lack": run.objective.warm_start.new,
+        "counterparts": run.objective.warm_start.counterparts,
+        "growth": run.growth,
+    }
 
 
 def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmParams) -> TrainState:
@@ -101,7 +111,7 @@ def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmPar
     from xlme_jax.checkpoints.warm_optimizer import warm_optimizer
     from xlme_jax.checkpoints.warm_start import warm_start
 
-    params = warm(state.params, warm_start(*_warm_source(run, warm)))
+    params = warm(state.params, warm_start(**_warm_arguments(run, warm)))
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract.carried)
     carried = jax.jit(
         lambda params: meshes.unbox(init_carried(run.objective, params)), out_shardings=out
@@ -138,7 +148,8 @@ def fill(
     carry = objective.carry
     if carry is None or bool(carry.ready(state.carried)):
         return state
-    sharding, (_, shares) = meshes.batch_sharding(mesh), meshes.batch_share(mesh)
+    sharding = meshes.batch_sharding(mesh)
+    _, shares = meshes.batch_share(mesh)
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     fill_step = make_fill_step(objective, seed=config.seed, micro_batches=config.micro_batches)
     add = jax.jit(fill_step, donate_argnums=0, out_shardings=out)
