@@ -120,7 +120,7 @@ def test_a_single_task_is_a_run_of_its_own():
 
 @pytest.mark.parametrize("environ", [STEP, OPEN_MPI, STEP | OPEN_MPI, HYDRA, TORCHRUN])
 def test_a_run_that_a_task_starts_is_alone(environ):
-    alone = launchers.alone(environ | {"CUDA_VISIBLE_DEVICES": "3", "PATH": "/bin"})
+    alone = launchers.without_launcher(environ | {"CUDA_VISIBLE_DEVICES": "3", "PATH": "/bin"})
     assert launchers.launch(alone) is None
     assert launchers.granted_gpus(alone) is None
     assert (alone["CUDA_VISIBLE_DEVICES"], alone["PATH"]) == ("3", "/bin")
@@ -128,6 +128,6 @@ def test_a_run_that_a_task_starts_is_alone(environ):
 
 
 def test_the_only_task_passes_on_what_it_was_granted():
-    assert launchers.alone(BATCH) == BATCH
+    assert launchers.without_launcher(BATCH) == BATCH
     only = STEP | {"SLURM_STEP_NUM_TASKS": "1"}
-    assert launchers.alone(only) == only
+    assert launchers.without_launcher(only) == only

@@ -184,11 +184,12 @@ def check_single(environ: Mapping[str, str], cpus_chosen: bool, trains: bool = F
         )
 
 
-def alone(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns environment variables for a run that one of several tasks starts by itself.
+def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment for a process that is started by one of a launcher's tasks.
 
-    Variables of launchers and of granted GPUs are left out: the run is not one of the launcher's
-    processes, and has the node's GPUs not for itself. Otherwise a copy of `environ` is returned.
+    The variables of launchers and of granted GPUs are left out if the launcher started several
+    tasks: they describe these tasks together, and the new process is none of them. Otherwise the
+    result is a copy of `environ`.
     """
     start = launch(environ)
     if start is None or start.tasks == 1:

@@ -120,7 +120,7 @@ class Processes:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=launchers.alone(os.environ),
+                env=launchers.without_launcher(os.environ),
                 pass_fds=(inherited,) if inherited >= 0 else (),
             )
         self._pass_on()
@@ -282,13 +282,12 @@ class Sweep:
                 "%d runs of other shards are not finished; the shard that finishes last selects.",
                 unfinished,
             )
-        each = grids.best_by_language(results, self._config) or {}
+        selected = grids.best_by_language(results, self._config) or {}
         if self._config.select:
             # No point is selected until all shards are done: the last one evaluates.
-            chosen = grids.best(results, self._config.select, self._config.minimize)
-            points = {
-                winner.point.name: winner for winner in (each.values() or filter(None, [chosen]))
-            }
+            best = grids.best(results, self._config.select, self._config.minimize)
+            winners = selected.values() or ([best] if best else [])
+            points = {winner.point.name: winner for winner in winners}
             runs = [run for winner in points.values() for run in winner.runs]
         else:
             share = {self._folder(*run) for run in self._share}
@@ -296,8 +295,8 @@ class Sweep:
         for run in runs if self._evaluate else ():
             if run.status == grids.FINISHED:
                 self._evaluate_one(processes, run.folder)
-        if self._evaluate and each and not self._failed:
-            by_language.write(each, self._output, self._command)
+        if self._evaluate and selected and not self._failed:
+            by_language.write(selected, self._output, self._command)
 
     def _evaluate_one(self, processes: Processes, folder: Path) -> None:
         """Evaluates a run, unless the same command has already succeeded for it."""
