@@ -170,9 +170,9 @@ def linear_programme(languages: Sequence[str], counts: np.ndarray, alpha: float)
     # In units of the rarer language of each pair and of the share of each language; otherwise
     # entries of rare languages would be below the solver's tolerance. If a rare language's part of
     # a common language's share is below it, the solver may fail; then without these units.
-    solution = _corner(rows, columns, counts[rows, columns], shares, shares)
+    solution = _vertex(rows, columns, counts[rows, columns], shares, shares)
     if solution is None:
-        solution = _corner(rows, columns, counts[rows, columns], shares, np.ones_like(shares))
+        solution = _vertex(rows, columns, counts[rows, columns], shares, np.ones_like(shares))
     if solution is None:
         raise ValueError(f"no solution with alpha={alpha}: {_remedy(counts, alpha, False)}")
     result = np.zeros_like(counts)
@@ -180,7 +180,7 @@ def linear_programme(languages: Sequence[str], counts: np.ndarray, alpha: float)
     return result / result.sum()
 
 
-def _corner(
+def _vertex(
     rows: np.ndarray, columns: np.ndarray, gains: np.ndarray, shares: np.ndarray, units: np.ndarray
 ) -> np.ndarray | None:
     """Solves the linear programme over the entries of a matrix; None if the solver fails.

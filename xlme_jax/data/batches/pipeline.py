@@ -79,7 +79,7 @@ def _sampled_tasks(
     """
     tasks = stream_tasks(dataset, stream, split)
     if isinstance(stream, PairStream):
-        tasks = _fitting(tasks, stream)
+        tasks = _fitting_tasks(tasks, stream)
     if isinstance(stream, PairStream) and stream.sampling != "temperature":
         from xlme_jax.data.batches import pair_sampling
 
@@ -88,7 +88,7 @@ def _sampled_tasks(
         sizes = [stream.size(task) for task in tasks]
         weights = mixing.temperature_weights(sizes, stream.alpha)
     if stream.shares:
-        weights = _shared(tasks, weights, stream)
+        weights = _with_shares(tasks, weights, stream)
     chosen = np.flatnonzero(weights)
     if len(chosen) < len(tasks):
         _log.info(
@@ -100,7 +100,7 @@ def _sampled_tasks(
     return tuple(tasks[number] for number in chosen), weights[chosen]
 
 
-def _shared(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) -> np.ndarray:
+def _with_shares(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) -> np.ndarray:
     """Returns weights that give the groups of `Stream.shares` their shares, float64[tasks].
 
     Args:
@@ -135,7 +135,7 @@ def _shared(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) -> n
     return weights / weights.sum()
 
 
-def _fitting(tasks: tuple[TaskInfo, ...], stream: PairStream) -> tuple[TaskInfo, ...]:
+def _fitting_tasks(tasks: tuple[TaskInfo, ...], stream: PairStream) -> tuple[TaskInfo, ...]:
     """Returns the tasks with a pair that fits in a row, and logs a warning about other tasks.
 
     Tasks without such a pair must not get a share, because a sampler of language pairs would then

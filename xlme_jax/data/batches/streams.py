@@ -361,7 +361,19 @@ def stream_tasks(
     chosen = [task for task in known if stream.matches(task)]
     if isinstance(stream, PairStream):
         chosen = _drawn_pairs(stream, chosen)
-    for task in chosen:
+    _check_examples(stream, chosen)
+    return tuple(sorted(chosen, key=lambda task: task.name))
+
+
+def _check_examples(stream: Stream, tasks: Sequence[TaskInfo]) -> None:
+    """Checks the examples of the tasks that a stream samples.
+
+    Raises:
+      PreparedDataError: a task is empty, or labelled tasks have different kinds of labels or do not
+        fit in the rows.
+    """
+    where = f"stream {stream.name!r}"
+    for task in tasks:
         if not task.examples:
             raise PreparedDataError(
                 f"{where}: task {task.name} is empty (skipped: {task.skipped or 'nothing'}); "
@@ -373,13 +385,12 @@ def stream_tasks(
                 f"length={stream.length}; increase length, or prepare with "
                 f"--max_length={stream.length}"
             )
-    if len({task.labels for task in chosen}) > 1:
-        label_counts = ", ".join(f"{task.name}: {task.labels}" for task in chosen[:10])
+    if len({task.labels for task in tasks}) > 1:
+        label_counts = ", ".join(f"{task.name}: {task.labels}" for task in tasks[:10])
         raise PreparedDataError(
             f"{where}: tasks have different numbers of labels ({label_counts}); select one kind in "
             "`tasks`"
         )
-    return tuple(sorted(chosen, key=lambda task: task.name))
 
 
 def _drawn_pairs(stream: PairStream, tasks: Sequence[TaskInfo]) -> list[TaskInfo]:

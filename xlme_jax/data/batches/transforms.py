@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
@@ -171,6 +171,25 @@ class RowPlan:
     texts: tuple[np.ndarray, np.ndarray] | None = None
 
 
+class _DrawnPairs(NamedTuple):
+    """The pairs of a window.
+
+    Attributes:
+      draws: int64[draws], draw numbers.
+      tasks: int32[draws], task numbers.
+      pairs: int64[draws], pair numbers within the tasks.
+      lengths: int64[items], tokens of each item.
+      texts: token ids and sizes of the pairs, as from `TaskReader.read`; None if the lengths follow
+        from stored lengths, so that pairs were not read.
+    """
+
+    draws: np.ndarray
+    tasks: np.ndarray
+    pairs: np.ndarray
+    lengths: np.ndarray
+    texts: tuple[np.ndarray, np.ndarray] | None = None
+
+
 class PlanRows(grain.experimental.FlatMapTransform):
     """Packs the draws of a window into rows, using only the lengths of the pairs.
 
@@ -183,7 +202,8 @@ class PlanRows(grain.experimental.FlatMapTransform):
       sampler: maps draws to tasks and pairs.
       seed: seed of the run.
       draws: draws per window, rounded down to whole items.
-      total: number of draws of a finite pass; None for an endless stream.
+      total: number of draws of a finite pass, rounded down like `draws`; None for an endless
+        stream.
     """
 
     # Required by the base class; only Grain's random-access flat map reads it.
@@ -199,9 +219,10 @@ class PlanRows(grain.experimental.FlatMapTransform):
         total: int | None = None,
     ):
         self._reader, self._stream, self._sampler = reader, stream, sampler
-        self._seed, self._each = seed, stream.layout.pairs_per_item
-        self._draws = draws // self._each * self._each
-        self._total = total
+        self._seed = seed
+        self._pairs_per_item = stream.layout.pairs_per_item
+        self._draws = self._of_whole_items(draws)
+        self._total = None if total is None else self._of_whole_items(total)
         self._warned = False
         self._empty = 0  # Consecutive windows without a row.
 
@@ -214,15 +235,14 @@ class PlanRows(grain.experimental.FlatMapTransform):
         Raises:
           PreparedDataError: many consecutive windows had no pair that fits a row.
         """
-        stream = self._stream
-        draws, tasks, pairs, lengths, texts = self._draw(window)
-        fits = lengths <= stream.length
+        stream, drawn = self._stream, self._draw(window)
+        fits = drawn.lengths <= stream.length
         if not fits.all():
-            self._warn(tasks.reshape(-1, self._each), fits)
+            self._warn(drawn.tasks.reshape(-1, self._pairs_per_item), fits)
         self._check_some_fit(fits)
         # Draws of the items that fit.
-        chosen = np.arange(len(draws)).reshape(-1, self._each)[fits]
-        rows = packing.pack(lengths[fits], stream.length, stream.pairs_per_row)
+        chosen = np.arange(len(drawn.draws)).reshape(-1, self._pairs_per_item)[fits]
+        rows = packing.pack(drawn.lengths[fits], stream.length, stream.pairs_per_row)
         order = mixing.permutation(len(rows), self._seed, "rows", stream.name, int(window))
         # Within a row in the order of the draws: with the longest first, the model could learn that
         # texts get shorter along a row.
@@ -230,40 +250,35 @@ class PlanRows(grain.experimental.FlatMapTransform):
         share = np.array([(~fits).sum(), len(fits)]) / max(len(rows), 1)
         return [
             RowPlan(
-                tasks[row],
-                pairs[row],
-                draws[row],
+                drawn.tasks[row],
+                drawn.pairs[row],
+                drawn.draws[row],
                 share,
-                None if texts is None else _select_texts(*texts, row),
+                None if drawn.texts is None else _select_texts(*drawn.texts, row),
             )
             for row in planned
         ]
 
-    def _draw(
-        self, window: int
-    ) -> tuple[
-        np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None
-    ]:
-        """Draws the pairs of a window.
+    def _of_whole_items(self, draws: int) -> int:
+        """Returns a number of draws rounded down to whole items."""
+        return draws // self._pairs_per_item * self._pairs_per_item
 
-        Returns:
-          `(draws, tasks, pairs, lengths, texts)`: draw numbers, task numbers and pair numbers,
-          int[draws] each; int64[items], tokens of each item; and `(ids, sizes)` of the pairs as
-          from `TaskReader.read`, None if lengths do not require to read them.
-        """
+    def _draw(self, window: int) -> _DrawnPairs:
+        """Draws the pairs of a window."""
         draws = int(window) * self._draws + np.arange(self._draws)
         if self._total is not None:  # The last window of a finite pass has fewer draws.
-            draws = draws[: max(self._total // self._each * self._each - int(draws[0]), 0)]
+            draws = draws[: max(self._total - int(draws[0]), 0)]
         tasks, pairs = self._sampler(draws)
         if self._stream.directions:
             texts = self._reader.read(tasks, pairs)
-            return draws, tasks, pairs, layouts.item_lengths_in_halves(*texts), texts
+            lengths = layouts.item_lengths_in_halves(*texts)
+            return _DrawnPairs(draws, tasks, pairs, lengths, texts)
         lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), self._stream.layout)
-        return draws, tasks, pairs, lengths, None
+        return _DrawnPairs(draws, tasks, pairs, lengths)
 
     def left_out(self, window: int) -> float:
         """Returns the share of the items of a window that are longer than a row."""
-        return float((self._draw(window)[3] > self._stream.length).mean())
+        return float((self._draw(window).lengths > self._stream.length).mean())
 
     def _warn(self, tasks: np.ndarray, fits: np.ndarray) -> None:
         """Logs how many items of a window are skipped, at the first call only.
@@ -283,7 +298,7 @@ class PlanRows(grain.experimental.FlatMapTransform):
                 self._stream.name,
                 int((~fits).sum()),
                 len(fits),
-                "pairs" if self._each == 1 else "mixed pairs",
+                "pairs" if self._pairs_per_item == 1 else "mixed pairs",
                 self._stream.length,
                 ", ".join(
                     f"{self._reader.tasks[task].name} ({lost[task]} of {drawn[task]} pairs)"
@@ -298,7 +313,7 @@ class PlanRows(grain.experimental.FlatMapTransform):
         if self._empty >= _MAX_EMPTY_WINDOWS:
             raise PreparedDataError(
                 f"stream {self._stream.name!r}: none of {self._empty * len(fits)} consecutive "
-                f"{'pairs' if self._each == 1 else 'mixed pairs'} fits "
+                f"{'pairs' if self._pairs_per_item == 1 else 'mixed pairs'} fits "
                 f"length={self._stream.length}; increase length"
             )
 
