@@ -12,7 +12,7 @@ import logging
 import os
 import pathlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xlme_jax.data.prepared.format import BUCKET_THREADS, FileInfo, PreparedDataError
 from xlme_jax.storage import locks
@@ -78,7 +78,9 @@ class LocalCopies:
 
         self._folder.mkdir(parents=True, exist_ok=True)
         with locks.hold(self._folder / ".lock"):
-            fitting, missing = self._make_room(files, verify)
+            fitting = self._fitting(files)
+            self._make_room(fitting)
+            missing = self._without_good_copy(list(fitting.values()), verify)
             total = sum(file.bytes for file in missing)
             with (
                 tqdm(
@@ -88,16 +90,12 @@ class LocalCopies:
             ):
                 for file in pool.map(self._copy, missing):
                     bar.update(file.bytes)
-        return fitting
+        return list(fitting.values())
 
-    def _make_room(
-        self, files: Sequence[FileInfo], verify: bool
-    ) -> tuple[list[FileInfo], list[FileInfo]]:
-        """Deletes copies of other files until the given files fit.
+    def _fitting(self, files: Sequence[FileInfo]) -> dict[pathlib.Path, FileInfo]:
+        """Returns {path of the copy: file} of the first files that fit within the limit.
 
-        Returns:
-          `(fitting, missing)`: the files that fit within the limit, and those among them that have
-          no good copy yet.
+        Logs a warning if others do not fit.
         """
         fitting: dict[pathlib.Path, FileInfo] = {}
         used = 0
@@ -114,19 +112,30 @@ class LocalCopies:
                 break
             fitting[self._copy_path(file)] = file
             used += file.bytes
+        return fitting
+
+    def _without_good_copy(self, files: Sequence[FileInfo], verify: bool) -> list[FileInfo]:
+        """Returns the files whose copy is missing or not good."""
         with concurrent.futures.ThreadPoolExecutor(BUCKET_THREADS) as pool:
-            good = pool.map(lambda file: self._is_good(file, verify), fitting.values())
-            missing = [file for file, is_good in zip(fitting.values(), good) if not is_good]
+            are_good = pool.map(lambda file: self._is_good(file, verify), files)
+            return [file for file, is_good in zip(files, are_good) if not is_good]
+
+    def _make_room(self, fitting: Mapping[pathlib.Path, FileInfo]) -> None:
+        """Deletes other copies, the copy that was unused for longest first, until files fit.
+
+        Args:
+          fitting: {path of the copy: file}, files that fit within the limit.
+        """
         old_copies = [path for path in self._folder.iterdir() if path not in fitting]
         old_copies = [path for path in old_copies if not path.name.startswith(".lock")]
         old_copies.sort(key=lambda path: path.stat().st_mtime)
-        free = self._limit - used - sum(path.stat().st_size for path in old_copies)
+        free = self._limit - sum(file.bytes for file in fitting.values())
+        free -= sum(path.stat().st_size for path in old_copies)
         for path in old_copies:  # Partial copies are remains of killed processes: the lock is held.
             if free >= 0 and ".partial" not in path.name:
                 continue
             free += path.stat().st_size
             path.unlink()
-        return list(fitting.values()), missing
 
     def _copy(self, file: FileInfo) -> FileInfo:
         """Copies a file and returns it; raises PreparedDataError, naming the file."""

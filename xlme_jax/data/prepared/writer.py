@@ -250,9 +250,8 @@ class TaskWriter:
     def abort(self) -> None:
         """Deletes everything written so far."""
         if self._writer is not None:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # Closing writes, and fails if the disk is full.
+            # Closing writes, and fails if the disk is full.
+            with contextlib.suppress(RuntimeError):
                 self._writer.close()
             self._writer = None
         shutil.rmtree(self._stage, ignore_errors=True)
