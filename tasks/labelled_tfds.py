@@ -70,7 +70,7 @@ class Subset:
 Subsets = dict[tuple[str, str], Subset]
 
 
-def _each(dataset: str, languages: str, **splits: str) -> Subsets:
+def _subsets(dataset: str, languages: str, **splits: str) -> Subsets:
     """Returns {(split, language): subset} for every language and split.
 
     Args:
@@ -98,46 +98,46 @@ _ALL = {"train": "train", "validation": "validation", "test": "test"}
 
 
 def _glue(name: str) -> Subsets:
-    return _each(f"glue/{name}:2.0.0", "en", **_ALL)
+    return _subsets(f"glue/{name}:2.0.0", "en", **_ALL)
 
 
 def _mnli(which: str) -> Subsets:
     splits = {"validation": f"validation_{which}", "test": f"test_{which}"}
-    return _each("glue/mnli:2.0.0", "en", train="train", **splits)
+    return _subsets("glue/mnli:2.0.0", "en", train="train", **splits)
 
 
 SUBSETS: dict[str, Subsets] = {
     "xnli": {
         ("train", "en"): Subset("multi_nli:1.1.0", "train"),
-        **_each("xtreme_xnli:1.1.0", _XNLI, train="train"),
-        **_each("xnli:1.1.0", f"en {_XNLI}", validation="validation", test="test"),
+        **_subsets("xtreme_xnli:1.1.0", _XNLI, train="train"),
+        **_subsets("xnli:1.1.0", f"en {_XNLI}", validation="validation", test="test"),
     },
-    "pawsx": _each("paws_x_wiki/{}:1.0.0", "de en es fr ja ko zh", **_ALL),
+    "pawsx": _subsets("paws_x_wiki/{}:1.0.0", "de en es fr ja ko zh", **_ALL),
     "udpos": {
-        **_each(
+        **_subsets(
             "xtreme_pos/xtreme_pos_{}:1.0.0",
             _UDPOS_TRAINED,
             train="train",
             validation="dev",
             test="test",
         ),
-        **_each("xtreme_pos/xtreme_pos_{}:1.0.0", "kk", train="train", test="test"),
-        **_each("xtreme_pos/xtreme_pos_{}:1.0.0", "th tl yo", test="test"),
+        **_subsets("xtreme_pos/xtreme_pos_{}:1.0.0", "kk", train="train", test="test"),
+        **_subsets("xtreme_pos/xtreme_pos_{}:1.0.0", "th tl yo", test="test"),
     },
-    "panx": _each("wikiann/{}:1.0.0", _PANX, **_ALL),
-    "xquad": _each("xquad/{}:3.0.0", "ar de el en es hi ru th tr vi zh", test="test"),
-    "mlqa": _each("mlqa/{}:1.0.0", "ar de en es hi vi zh", validation="validation", test="test"),
+    "panx": _subsets("wikiann/{}:1.0.0", _PANX, **_ALL),
+    "xquad": _subsets("xquad/{}:3.0.0", "ar de el en es hi ru th tr vi zh", test="test"),
+    "mlqa": _subsets("mlqa/{}:1.0.0", "ar de en es hi vi zh", validation="validation", test="test"),
     "tydiqa": {
         ("train", "en"): Subset("tydi_qa/goldp:3.0.0", "train", "english-", held_out=False),
-        **_each("tydi_qa/goldp:3.0.0", _TYDIQA, **{TRANSLATED: "translate-train-{}"}),
+        **_subsets("tydi_qa/goldp:3.0.0", _TYDIQA, **{TRANSLATED: "translate-train-{}"}),
         **{
             ("validation", code): Subset("tydi_qa/goldp:3.0.0", "train", f"{name}-", held_out=True)
             for name, code in TYDIQA_NAMES.items()
         },
-        **_each("tydi_qa/goldp:3.0.0", f"en {_TYDIQA}", test="validation-{}"),
+        **_subsets("tydi_qa/goldp:3.0.0", f"en {_TYDIQA}", test="validation-{}"),
     },
-    "squad": _each("squad/v1.1:3.0.0", "en", train="train", validation="validation"),
-    "squad2": _each("squad/v2.0:3.0.0", "en", train="train", validation="validation"),
+    "squad": _subsets("squad/v1.1:3.0.0", "en", train="train", validation="validation"),
+    "squad2": _subsets("squad/v2.0:3.0.0", "en", train="train", validation="validation"),
     "mnli": _mnli("matched"),
     "mnli_mismatched": _mnli("mismatched"),
     **{

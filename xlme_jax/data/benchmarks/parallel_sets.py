@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xlme_jax.data import languages
@@ -220,7 +220,9 @@ def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport)
             raise DataError(
                 f"{folder}: no {path.name} for {language!r}, {split}; available: {there}"
             )
-    (source_ids, sources), (target_ids, targets) = (_identified(path, report) for path in files)
+    (source_ids, sources), (target_ids, targets) = (
+        _ids_and_sentences(path, report) for path in files
+    )
     gold_file = folder / f"{stem}.gold"
     gold, outside = None, 0
     if gold_file.is_file():
@@ -236,7 +238,7 @@ def _bucc_names(split: str) -> tuple[str, ...]:
     return _BUCC_NAMES[split]
 
 
-def _identified(path: Path, report: ReadReport) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _ids_and_sentences(path: Path, report: ReadReport) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the ids and the sentences of a file with lines of `id<TAB>sentence`.
 
     Other lines, and repeated ids, are skipped and counted.
@@ -424,26 +426,10 @@ def read_alignments(folder: str | Path, report: ReadReport) -> AlignedCorpus:
     sources, targets = (_words(path) for path in (source, target))
     _check_lines(source, len(sources), target, len(targets))
     sizes = [(len(s), len(t)) for s, t in zip(sources, targets)]
-    links, base = _decided(gold, _read_links(gold, sizes, report), sizes)
-    sure: list[set[tuple[int, int]]] = [set() for _ in sizes]
-    possible: list[set[tuple[int, int]]] = [set() for _ in sizes]
-    outside: list[set[tuple[int, int]]] = [set() for _ in sizes]
-    skips = Skips(gold, report)
-    nulls: list[_Link] = []
-    for link in links:
-        indices = (link.source - base, link.target - base)
-        if _is_null(link, base):
-            nulls.append(link)
-            continue
-        if not _fits(link, sizes, base):
-            words = f"{link.source}-{link.target} in {sizes[link.pair]} words, counted from {base}"
-            skips.skip(f"line {link.line}", "link outside its sentence", words)
-            if link.sure:
-                outside[link.pair].add(indices)
-            continue
-        possible[link.pair].add(indices)
-        if link.sure:
-            sure[link.pair].add(indices)
+    links, base = _best_numbering(gold, _read_links(gold, sizes, report), sizes)
+    nulls = [link for link in links if _is_null(link, base)]
+    translations = [link for link in links if not _is_null(link, base)]
+    sure, possible, outside = _by_pair(gold, translations, base, sizes, report)
     if nulls:
         report.skip("link to NULL, word 0 of words counted from 1", len(nulls))
         _log.warning(
@@ -453,16 +439,43 @@ def read_alignments(folder: str | Path, report: ReadReport) -> AlignedCorpus:
             nulls[0].line,
         )
     report.read += len(sizes)
-    return AlignedCorpus(
-        folder.name,
-        languages,
-        sources,
-        targets,
-        tuple(map(frozenset, sure)),
-        tuple(map(frozenset, possible)),
-        base,
-        tuple(map(frozenset, outside)),
+    return AlignedCorpus(folder.name, languages, sources, targets, sure, possible, base, outside)
+
+
+def _by_pair(
+    gold: Path,
+    links: Iterable[_Link],
+    base: int,
+    sizes: Sequence[tuple[int, int]],
+    report: ReadReport,
+) -> tuple[tuple[Links, ...], tuple[Links, ...], tuple[Links, ...]]:
+    """Returns `AlignedCorpus.sure`, `possible` and `outside`.
+
+    Args:
+      gold: the gold file, for messages.
+      links: the links of all pairs, without those to NULL.
+      base: index of the first word.
+      sizes: (source words, target words) of each pair.
+      report: collects the number of links outside their sentences.
+    """
+    sure: list[set[tuple[int, int]]] = [set() for _ in sizes]
+    possible: list[set[tuple[int, int]]] = [set() for _ in sizes]
+    outside: list[set[tuple[int, int]]] = [set() for _ in sizes]
+    skips = Skips(gold, report)
+    for link in links:
+        indices = (link.source - base, link.target - base)
+        fits = _fits(link, sizes, base)
+        if fits:
+            possible[link.pair].add(indices)
+        else:
+            words = f"{link.source}-{link.target} in {sizes[link.pair]} words, counted from {base}"
+            skips.skip(f"line {link.line}", "link outside its sentence", words)
+        if link.sure:
+            (sure if fits else outside)[link.pair].add(indices)
+    of_sure, of_possible, of_outside = (
+        tuple(map(frozenset, by_pair)) for by_pair in (sure, possible, outside)
     )
+    return of_sure, of_possible, of_outside
 
 
 def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] | None:
@@ -630,7 +643,7 @@ def _fits(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
     return 0 <= link.source - base < sources and 0 <= link.target - base < targets
 
 
-def _decided(
+def _best_numbering(
     path: Path, golds: Sequence[_Gold], sizes: Sequence[tuple[int, int]]
 ) -> tuple[Sequence[_Link], int]:
     """Returns the links in the numbering that fits the sentences best, and their index base.
@@ -677,7 +690,7 @@ def _agrees(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
 
 
 def _base(path: Path, gold: _Gold, sizes: Sequence[tuple[int, int]]) -> int:
-    """Returns the index base that fits the lengths of the sentences; see `_decided`."""
+    """Returns the index base that fits the lengths of the sentences; see `_best_numbering`."""
     links = [link for link in gold.links if min(link.source, link.target) >= 0]
     if not links:
         raise DataError(f"{path}: no links in this file; download it again")

@@ -317,7 +317,10 @@ def pair_columns(path: Path, pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def _column_of(names: Sequence[str], prefix: str, code: str) -> str:
-    """Returns the column `prefix` + language in any spelling, preferably that of `code`, or ""."""
+    """Returns the column that is named `prefix` and a language; "" if there is none.
+
+    The language may be spelt differently than `code`; a column with the same spelling comes first.
+    """
     columns = [name for name in names if name.startswith(prefix)]
     if prefix + code in columns:
         return prefix + code

@@ -98,7 +98,7 @@ class ChemProt:
         relations = _relations(path, mentions, labels if self.types else (), skips)
         if relations is None and (split != "test" or self.types):
             raise DataError(
-                f"{_beside(path, 'relations')}: no such file; put the relations of this split "
+                f"{_file_beside(path, 'relations')}: no such file; put the relations of this split "
                 "beside its abstracts, as in the official archive"
             )
         has_labels = relations is not None
@@ -108,7 +108,7 @@ class ChemProt:
             related = (relations or {}).get(pmid, {})
             sentences = _sentences(abstract, list(entities.values()))
             for pair in self._pairs(entities, related, sentences):
-                text = _marked(abstract.text, entities[pair[0]], entities[pair[1]], sentences)
+                text = _marked_text(abstract.text, entities[pair[0]], entities[pair[1]], sentences)
                 for number, label in enumerate(self._labels(related.get(pair, ()), skips)):
                     name = ".".join((pmid, *pair, *([str(number)] if number else [])))
                     examples.append(TextExample(name, (text,), label if has_labels else None))
@@ -150,7 +150,7 @@ class ChemProt:
         return groups[:1] or [NONE]
 
 
-def _beside(path: Path, part: str) -> Path:
+def _file_beside(path: Path, part: str) -> Path:
     """Returns the path of the file of "entities" or "relations" beside a file of abstracts."""
     return path.with_name(path.name.replace("abstracts", part))
 
@@ -185,7 +185,7 @@ def _mentions(
       DataError: a line is malformed, its abstract is missing, or more than 1% of the mentions are
         not at their offsets.
     """
-    file = _beside(path, "entities")
+    file = _file_beside(path, "entities")
     file_skips = Skips(file, skips.report)
     mentions: _Mentions = {}
     for line, (pmid, id, type, begin, end, text) in _rows(file, 6, file_skips):
@@ -196,20 +196,16 @@ def _mentions(
         if not (begin.isdigit() and end.isdigit()):
             raise DataError(f"{file}, line {line}: {begin!r} and {end!r} must be whole numbers")
         mention = _Mention(is_chemical, int(begin), int(end))
-        there = abstracts[pmid].text[mention.begin : mention.end]
-        is_there = bool(there) and there == text
+        at_offset = abstracts[pmid].text[mention.begin : mention.end]
+        is_there = bool(at_offset) and at_offset == text
         is_used = is_there or split != "train"
         mentions.setdefault(pmid, {})[id] = mention if is_used else None
         if not is_there:
-            where, reason, detail = (
-                f"line {line}",
-                "entity not at its offset",
-                f"{text!r}: {there!r}",
-            )
+            reason, detail = "entity not at its offset", f"{text!r}: {at_offset!r}"
             if is_used:
-                file_skips.note(where, reason, detail, is_damage=True)
+                file_skips.note(f"line {line}", reason, detail, is_damage=True)
             else:
-                file_skips.skip(where, reason, detail)
+                file_skips.skip(f"line {line}", reason, detail)
     file_skips.check_share(sum(map(len, mentions.values())) - file_skips.total)
     return mentions
 
@@ -228,7 +224,7 @@ def _relations(
     Raises:
       DataError: a line is malformed, or names an entity that is missing or of the wrong type.
     """
-    file = _beside(path, "relations")
+    file = _file_beside(path, "relations")
     if not file.is_file():
         return None
     file_skips = Skips(file, skips.report)
@@ -241,9 +237,10 @@ def _relations(
         ids = [argument.partition(":")[2] for argument in arguments]
         for id in ids:
             if id not in mentions.get(pmid, {}):
+                entities = _file_beside(path, "entities").name
                 raise DataError(
-                    f"{file}, line {line}: {_beside(path, 'entities').name} has no entity {id!r} "
-                    f"of abstract {pmid}; download both files again"
+                    f"{file}, line {line}: {entities} has no entity {id!r} of abstract {pmid}; "
+                    "download both files again"
                 )
         pair = [mentions[pmid][id] for id in ids]
         if None in pair:
@@ -278,7 +275,7 @@ def _sentence(mention: _Mention, sentences: Sequence[int]) -> int:
     return sum(start <= mention.begin for start in sentences) - 1
 
 
-def _marked(text: str, chemical: _Mention, gene: _Mention, sentences: Sequence[int]) -> str:
+def _marked_text(text: str, chemical: _Mention, gene: _Mention, sentences: Sequence[int]) -> str:
     """Returns the text from the first to the last sentence of two mentions, replaced by markers.
 
     Args:

@@ -44,7 +44,9 @@ class Squad:
         questions = self._by_id(path, split, language, skips)
         # All answers in XTREME's test files have an empty text.
         has_labels = self.unanswerable or any(
-            answer["text"] for _, question in questions.values() for answer in _given(question)
+            answer["text"]
+            for _, question in questions.values()
+            for answer in _stored_answers(question)
         )
         if questions and not has_labels and split == "train":
             raise DataError(
@@ -56,7 +58,7 @@ class Squad:
             if split == "train":
                 accepted = self._trainable(id, context, question, skips)
             elif has_labels:
-                accepted = self._accepted(id, context, question, skips)
+                accepted = self._scored_answers(id, context, question, skips)
             if accepted is not None:
                 examples.append(QuestionExample(id, question["question"], context, accepted))
         return examples
@@ -98,7 +100,7 @@ class Squad:
 
         Returns () for an unanswerable question, and None for a question that is skipped.
         """
-        given = [answer for answer in _given(question) if answer["text"]]
+        given = [answer for answer in _stored_answers(question) if answer["text"]]
         answers = tuple(_answers(given, id, context, skips.skip))
         located = tuple(answer for answer in answers if answer.start is not None)
         if located or (self.unanswerable and (question.get("is_impossible") or not given)):
@@ -107,7 +109,7 @@ class Squad:
         skips.skip(f"question {id}", reason)
         return None
 
-    def _accepted(
+    def _scored_answers(
         self, id: str, context: str, question: Mapping[str, Any], skips: Skips
     ) -> tuple[Answer, ...]:
         """Returns all annotated answers of a question that is scored.
@@ -115,7 +117,7 @@ class Squad:
         A question that lacks answers gets an empty one, unless questions may have no answer, and is
         reported as scored as wrong.
         """
-        answers = tuple(_answers(_given(question), id, context, skips.note))
+        answers = tuple(_answers(_stored_answers(question), id, context, skips.note))
         if answers or self.unanswerable:
             return answers
         # "test" stands for every split that is scored.
@@ -123,7 +125,7 @@ class Squad:
         return (Answer("", None),)
 
 
-def _given(question: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _stored_answers(question: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Returns the answers that a file has for a question."""
     return question.get("answers") or []
 
@@ -191,7 +193,11 @@ def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _check_question(context: Any, question: Any) -> None:
     """Raises TypeError or KeyError if context or question lack fields or have other types."""
-    texts = [context, question["question"], *(answer["text"] for answer in _given(question))]
+    texts = [
+        context,
+        question["question"],
+        *(answer["text"] for answer in _stored_answers(question)),
+    ]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text that is no string")
     if not isinstance(question["id"], (str, int)):

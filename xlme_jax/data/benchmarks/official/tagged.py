@@ -130,21 +130,20 @@ class Conllu:
         """Reads all sentences; see `Format.read`."""
         examples: list[Example] = []
         for nodes in _sentences(path, split, skips):
-            words, tags = [], []
-            for node in _surface(nodes, language):
-                words.append(node.form.replace("\u200c", "").replace(" ", ""))
-                tags.append(node.tag)
+            surface = _surface(nodes, language)
+            words = [node.form.replace("\u200c", "").replace(" ", "") for node in surface]
             withheld = words.count("_")
             # All words but one, at most, are withheld.
             if withheld and withheld >= len(words) - 1:
                 skips.leave_out(f"line {nodes[0].line}", "sentence without its words")
                 continue
-            for node in _surface(nodes, language):
+            for node in surface:
                 if node.tag == NO_TAG:
                     _count_untagged(split, f"line {node.line}", node.form, skips)
                 else:
                     checked_label(node.tag, labels, path, node.line)
-            examples.append(TaggedExample(str(len(examples)), tuple(words), tuple(tags)))
+            tags = tuple(node.tag for node in surface)
+            examples.append(TaggedExample(str(len(examples)), tuple(words), tags))
         return examples
 
 
@@ -179,13 +178,13 @@ def _sentences(path: Path, split: str, skips: Skips) -> Iterator[list[_Node]]:
 
 def _surface(nodes: Sequence[_Node], language: str) -> list[_Node]:
     """Returns the words of a sentence as written: multiword tokens with a tag, not their parts."""
-    single = {node.first: node for node in nodes if node.first == node.last}
+    words = {node.first: node for node in nodes if node.first == node.last}
     preferred = _PREFERRED.get(language, _PREFERRED_ELSE).split()
 
     def order(node: _Node) -> tuple[int, int]:
         """Returns a key that is least for the part whose tag a multiword token takes."""
         rank = preferred.index(node.tag) if node.tag in preferred else len(preferred)
-        return _depth(node.first, single), rank
+        return _depth(node.first, words), rank
 
     surface = []
     covered = 0
@@ -194,21 +193,21 @@ def _surface(nodes: Sequence[_Node], language: str) -> list[_Node]:
             continue
         covered = node.last
         if node.last > node.first:
-            parts = [single[i] for i in range(node.first, node.last + 1) if i in single]
+            parts = [words[i] for i in range(node.first, node.last + 1) if i in words]
             node = dataclasses.replace(node, tag=min(parts, key=order).tag if parts else node.tag)
         surface.append(node)
     return surface
 
 
-def _depth(word: int, single: Mapping[int, _Node]) -> int:
+def _depth(word: int, words: Mapping[int, _Node]) -> int:
     """Returns the number of words above a word in the tree; 0 for the word below the root.
 
     Args:
       word: number of the word.
-      single: {number of a word: its line}.
+      words: {number of a word of the sentence: its line}.
     """
     above: list[int] = []
     # A damaged tree may have a cycle, which ends the loop.
-    while (word := single[word].head) in single and word not in above:
+    while (word := words[word].head) in words and word not in above:
         above.append(word)
     return len(above)
