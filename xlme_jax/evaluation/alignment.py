@@ -32,7 +32,7 @@ links of the gold file.
 import collections
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -197,16 +197,7 @@ class WordAlignment(Measure):
         ]
 
         def evaluate(params: Any) -> Outcome:
-            counts = _Tally()
-            for indices, links_by_aligner in encoding.run(align, params, batches):
-                for aligner, links in links_by_aligner.items():
-                    for index, of_layers in zip(indices, links):
-                        name, row = named_rows[index]
-                        for layer, linked in enumerate(of_layers):
-                            linked_words = row.word_links(linked)
-                            counts[name, layer, _SUFFIXES[aligner]] += row.count(linked_words)
-            for name, row in named_rows:
-                counts[name, None, ""] += row.count(diagonal(len(row.source), len(row.target)))
+            counts = _count_links(named_rows, encoding.run(align, params, batches))
             files: dict[str, str] = {}
             matrices = _matrices(plan, params, drawn, subject.row_multiple)
             for name, matrix in zip(names, matrices):
@@ -314,8 +305,8 @@ class WordAlignment(Measure):
             for (corpus, metric, layer), value in values.items()
         ]
         headline_values = {
-            f"{self.about.name}{of}/{name}": values[mean, "aer", layer]
-            for of, mean in (("", "mean"), ("/mean-4", "mean-4"))
+            f"{self.about.name}{group}/{name}": values[mean, "aer", layer]
+            for group, mean in (("", "mean"), ("/mean-4", "mean-4"))
             for name, layer in (("aer", headline), ("diagonal", None))
             if (mean, "aer", layer) in values
         }
@@ -341,6 +332,29 @@ def _means(
             four = [papers[name] for name in ALIGNMENTS_4]
             means["mean-4", metric, layer] = float(np.mean(four))
     return means
+
+
+def _count_links(
+    named_rows: Sequence[tuple[str, "_Row"]],
+    batches: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]],
+) -> "_Tally":
+    """Counts the links of the model and of the diagonal.
+
+    Args:
+      named_rows: (name of the set, pair) of each pair.
+      batches: of each batch, the indices of its pairs, int[R]; and {aligner: links of tokens,
+        int32[R, layers + 1, L]}, as from `_aligner`.
+    """
+    counts = _Tally()
+    for indices, links_by_aligner in batches:
+        for aligner, links in links_by_aligner.items():
+            for index, by_layer in zip(indices, links):
+                name, row = named_rows[index]
+                for layer, linked in enumerate(by_layer):
+                    counts[name, layer, _SUFFIXES[aligner]] += row.count(row.word_links(linked))
+    for name, row in named_rows:
+        counts[name, None, ""] += row.count(diagonal(len(row.source), len(row.target)))
+    return counts
 
 
 class _Tally(dict[tuple[str, int | None, str], Counts]):
@@ -440,7 +454,10 @@ def _aligner(
             "transport": [_plan(h, *sides, temperature) for h in states],
             "argmax": [_cosines(h, *sides) for h in states],
         }
-        return {name: jnp.stack(list(map(_mutual, of)), axis=1) for name, of in scores.items()}
+        return {
+            aligner: jnp.stack([_mutual(of_layer) for of_layer in by_layer], axis=1)
+            for aligner, by_layer in scores.items()
+        }
 
     return align
 

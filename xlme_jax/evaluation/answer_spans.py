@@ -363,7 +363,8 @@ def best_null_threshold(
       ValueError: there are no questions, or lengths differ.
     """
     texts = [prediction.best for prediction in predictions]
-    scores = [pair[metric == "f1"] for pair in _compare_all(gold, texts, SQUAD2)]
+    compared = _compare_all(gold, texts, SQUAD2)
+    scores = [word_f1 if metric == "f1" else exact for exact, word_f1 in compared]
     differences = [prediction.null_score_difference for prediction in predictions]
     current = best = float(sum(not accepted for accepted in gold))
     threshold = min(0.0, float(np.nextafter(min(differences), -np.inf)))

@@ -138,7 +138,7 @@ class Bucc(Measure):
         report = ReadReport()
         read = self._read(self.split, report)
         corpora = [_Corpora(corpus, self, subject, report) for corpus in read]
-        tuned_on: list[_Corpora] = []
+        tuned_on: list[_Corpora | None] = [None] * len(corpora)
         if self.split == "test":
             codes = [corpus.languages[0] for corpus in corpora]
             try:
@@ -164,42 +164,40 @@ class Bucc(Measure):
             results: list[Result] = []
             files: dict[str, str] = {}
             fitted = sample.fit(compiled, params)
-            for index, corpus in enumerate(corpora):
+
+            def mined(corpus: _Corpora) -> dict[str, list[tuple[float, Pair]]]:
+                return corpus.mined(compiled, params, fitted, self.neighbours)
+
+            for corpus, validation in zip(corpora, tuned_on):
                 name = "-".join(corpus.languages)
-                mined = corpus.mined(compiled, params, fitted, self.neighbours)
-                thresholds: dict[str, float] = {}
-                if tuned_on:
-                    other = tuned_on[index].mined(compiled, params, fitted, self.neighbours)
-                    gold = tuned_on[index].gold
-                    thresholds = {x: tune(of, gold)[1]["threshold"] for x, of in other.items()}
-                for readout, pairs in mined.items():
-                    if tuned_on:
-                        chosen, figures = at_threshold(pairs, corpus.gold, thresholds[readout])
-                    else:
-                        chosen, figures = tune(pairs, corpus.gold)
+                for readout, (pairs, figures) in _translations(corpus, validation, mined).items():
                     results += [
                         Result(self.about.name, name, metric, value, self.split, layer,
                                setting=self._setting(readout), readout=readout)
                         for metric, value in figures.items()
                     ]  # fmt: skip
                     if readout == RAW:
-                        ids = corpus.ids(chosen)
+                        ids = corpus.ids(pairs)
                         files |= prediction_files(_FOLDER, "mining", self.split, name[:2], ids)
-            headline = {}
-            for readout in _READOUTS:
-                f1s = [r.value for r in results if (r.metric, r.readout) == ("f1", readout)]
-                if len(f1s) == len(corpora):
-                    named = "" if readout == RAW else f"{readout}/"
-                    headline[f"{self.about.name}/{named}f1"] = float(np.mean(f1s))
             return Outcome(
                 tuple(results),
-                headline,
+                self._headline(results, len(corpora)),
                 files,
                 dict(report.skipped),
                 repaired=dict(report.repaired),
             )
 
         return evaluate
+
+    def _headline(self, results: Sequence[Result], count: int) -> dict[str, float]:
+        """Returns the mean F1 of each readout that all `count` pairs of languages have."""
+        headline = {}
+        for readout in _READOUTS:
+            f1s = [x.value for x in results if (x.metric, x.readout) == ("f1", readout)]
+            if len(f1s) == count:
+                prefix = "" if readout == RAW else f"{readout}/"
+                headline[f"{self.about.name}/{prefix}f1"] = float(np.mean(f1s))
+        return headline
 
     def _setting(self, readout: str) -> str:
         """Returns what `Result.setting` says of the results of a readout."""
@@ -314,6 +312,28 @@ def _spaces(sides: Sides, languages: tuple[str, str], fitted: Fitted) -> dict[st
     return spaces
 
 
+def _translations(
+    corpus: _Corpora,
+    tuned_on: _Corpora | None,
+    mined: Callable[[_Corpora], dict[str, list[tuple[float, Pair]]]],
+) -> dict[str, tuple[list[Pair], dict[str, float]]]:
+    """Returns {readout: (the pairs that count as translations, their figures)}.
+
+    Args:
+      corpus: the corpora that are scored.
+      tuned_on: the corpora whose gold pairs choose the threshold; None for those of `corpus`.
+      mined: function that returns {readout: pairs from `mine`}.
+    """
+    pairs = mined(corpus)
+    if tuned_on is None:
+        return {readout: tune(of_readout, corpus.gold) for readout, of_readout in pairs.items()}
+    translations = {}
+    for readout, of_readout in mined(tuned_on).items():
+        _, figures = tune(of_readout, tuned_on.gold)
+        translations[readout] = at_threshold(pairs[readout], corpus.gold, figures["threshold"])
+    return translations
+
+
 def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tuple[float, Pair]]:
     """Pairs up texts by ratio margin, greedily in both directions.
 
@@ -337,7 +357,7 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
             scores = cosines / ((query_means[:, None] + candidate_means[indices]) / 2)
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         first = scores.argmax(axis=1)[:, None]
-        return [np.take_along_axis(of, first, axis=1)[:, 0] for of in (indices, scores)]
+        return [np.take_along_axis(array, first, axis=1)[:, 0] for array in (indices, scores)]
 
     partners, scores = best(forward, forward_cosines, source_means, target_means)
     back_partners, back_scores = best(backward, backward_cosines, target_means, source_means)

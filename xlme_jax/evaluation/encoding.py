@@ -154,7 +154,7 @@ def batches(
       Batches that contain each text once. Only the last one has repeated rows.
     """
     order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
-    most = _round_up(len(texts), row_multiple)
+    most = round_up(len(texts), row_multiple)
     batch_list, start = [], 0
     while start < len(order):
         length, remaining = row_length(len(texts[order[start]])), len(order) - start
@@ -257,6 +257,6 @@ def on_host(array: jax.Array) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
-def _round_up(number: int, multiple: int) -> int:
+def round_up(number: int, multiple: int) -> int:
     """Returns the least multiple of `multiple` that is not below `number`."""
     return -(-number // multiple) * multiple

@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from xlme_jax.data.batches import layouts
 from xlme_jax.data.batches.one_pass import OnePass, one_pass
 from xlme_jax.data.batches.streams import Stream, TextStream, held_out_tasks
+from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.measure import About, Measure
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
@@ -148,9 +149,9 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
         "CldrCorpus.validation_documents and validation_pairs above 0)"
     )
     if not any(tasks.values()):
-        of = f"tasks {settings.tasks} of the " if settings.tasks else ""
+        chosen = f"tasks {settings.tasks} of the " if settings.tasks else ""
         raise ValueError(
-            f"HeldOut: {context.dataset.directory} has no validation split for the {of}streams "
+            f"HeldOut: {context.dataset.directory} has no validation split for the {chosen}streams "
             f"{missing}: {remedy}, or leave @HeldOut() out of Train.evaluators"
         )
     passes = [
@@ -160,21 +161,25 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
     ]
     if jax.process_index() == 0:
         for stream_pass in passes:
-            what = "rows of text" if isinstance(stream_pass.stream, TextStream) else "pairs"
-            _log.info(
-                "Held out, stream %r: %d rows with %d %s of %d tasks; %d too long, %d beyond "
-                "HeldOut.max_rows.",
-                stream_pass.stream.name,
-                stream_pass.rows,
-                stream_pass.examples,
-                what,
-                len(tasks[stream_pass.stream.name]),
-                stream_pass.too_long,
-                stream_pass.beyond,
-            )
+            _log_pass(stream_pass, len(tasks[stream_pass.stream.name]))
         if missing:
             _log.info("Held out: without a validation split, left out: %s (%s).", missing, remedy)
     return passes
+
+
+def _log_pass(stream_pass: OnePass, tasks: int) -> None:
+    """Logs the numbers of rows, and of what has no row, of a stream with some number of tasks."""
+    _log.info(
+        "Held out, stream %r: %d rows with %d %s of %d tasks; %d too long, %d beyond "
+        "HeldOut.max_rows.",
+        stream_pass.stream.name,
+        stream_pass.rows,
+        stream_pass.examples,
+        "rows of text" if isinstance(stream_pass.stream, TextStream) else "pairs",
+        tasks,
+        stream_pass.too_long,
+        stream_pass.beyond,
+    )
 
 
 class _OfStream:
@@ -193,7 +198,7 @@ class _OfStream:
         multiple = context.row_multiple
         # No larger than a batch of training.
         most = rows.stream.rows // context.micro_batches
-        self._rows = -(-min(most, rows.rows) // multiple) * multiple
+        self._rows = encoding.round_up(min(most, rows.rows), multiple)
         numbers = np.arange(multiple, dtype=np.int32)
         self._others = {
             stream.name: {**layouts.empty_rows(stream, multiple), "rows": numbers}

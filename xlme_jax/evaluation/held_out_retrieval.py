@@ -100,9 +100,9 @@ class HeldOutRetrieval(Measure):
                 states = encoding.embed(pooled, params, batches[name]).swapaxes(0, 1)
                 accuracies[name] = self._search(translations, states, fitted)
                 for side, language in enumerate(translations.languages):
-                    some = states[:, side : 2 * _DRAWN : 2]
-                    if some.shape[1] > embeddings.get(language, some[:, :0]).shape[1]:
-                        embeddings[language] = some.copy()  # A view would keep all states.
+                    first = states[:, side : 2 * _DRAWN : 2]
+                    if first.shape[1] > embeddings.get(language, first[:, :0]).shape[1]:
+                        embeddings[language] = first.copy()  # A view would keep all states.
             results = self._results(accuracies, candidates)
             headline_values = {
                 f"{TASK}/{result.metric if result.system == 'model' else 'chance'}": result.value
@@ -127,8 +127,8 @@ class HeldOutRetrieval(Measure):
         sides = embeddings[:, 0::2], embeddings[:, 1::2]
         by_readout = fitted.search(translations.languages, *sides, self.readouts)
         return {
-            name: {_METRICS[way]: value for way, value in readouts.accuracies(of).items()}
-            for name, of in by_readout.items()
+            name: {_METRICS[way]: value for way, value in readouts.accuracies(hits).items()}
+            for name, hits in by_readout.items()
         }
 
     def _results(

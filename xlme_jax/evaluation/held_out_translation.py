@@ -109,7 +109,7 @@ class HeldOutTranslation:
                 content = json.dumps(about, ensure_ascii=False)
                 path = context.model_dir / SAMPLES_FILE
                 replace_file(path, f"{content}\n".encode())
-            return _named(metrics, directions) | baseline
+            return _by_full_name(metrics, directions) | baseline
 
         return lambda initial_params: evaluate
 
@@ -158,7 +158,7 @@ def _samples(direction: Direction, translations: Sequence[str]) -> list[dict[str
     return [dict(zip(names, line)) for line in itertools.islice(lines, _SAMPLES)]
 
 
-def _named(
+def _by_full_name(
     scores: Mapping[str, Mapping[str, float]], directions: Sequence[Direction], system: str = ""
 ) -> dict[str, float]:
     """Returns {full name of a metric: value}, with means if `scores` has all directions.
@@ -210,7 +210,7 @@ def _baseline(
             100 * scores[direction.name]["exact_match"],
             len(direction.texts),
         )
-    return _named(scores, directions, DICTIONARY)
+    return _by_full_name(scores, directions, DICTIONARY)
 
 
 def _training_pairs(

@@ -290,10 +290,14 @@ def _search(
 
 
 def _pad(rows: np.ndarray) -> np.ndarray:
-    """Pads rows [N, D] to at least 64, and to two sizes per doubling."""
+    """Returns rows [N, D] with rows of zeros after them.
+
+    The numbers of rows are 64, 128, 192, 256, 384, 512, 768 and so on, because functions are
+    compiled for each: two for each power of two, so that less than a third of the rows is added.
+    """
     count = len(rows)
-    step = max(64, 1 << max((count - 1).bit_length() - 2, 0))
-    return np.pad(rows, ((0, -(-count // step) * step - count), (0, 0)))
+    next_power = 1 << (count - 1).bit_length()
+    return np.pad(rows, ((0, -count % max(64, next_power // 4)), (0, 0)))
 
 
 @jax.jit

@@ -131,13 +131,7 @@ def read(path: Path | str) -> Results:
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise _damaged(path, f'it has no "format": {_FORMAT}')
     content = upgraded(content, "flops")
-    fields: dict[str, Any] = {name: content.get(name) for name in _types(Header)}
-    for name, types in _types(Header).items():
-        if not isinstance(fields[name], types) or isinstance(fields[name], bool):
-            raise _damaged(path, f'"{name}" is {fields[name]!r}')
-    for name, number in fields["flops"].items():
-        if not isinstance(number, int | float) or isinstance(number, bool):
-            raise _damaged(path, f'"flops": {name!r} is {number!r}')
+    header = _header(path, content)
     for name in ("headline", "skipped", "commands"):
         if not isinstance(content.get(name), dict):
             raise _damaged(path, f'"{name}" must be an object')
@@ -146,9 +140,19 @@ def read(path: Path | str) -> Results:
     results = tuple(_result(path, i, row) for i, row in enumerate(content["results"]))
     _check_unique(results, path)
     headline = {name: _number(value) for name, value in content["headline"].items()}
-    return Results(
-        path, Header(**fields), results, headline, content["skipped"], content["commands"]
-    )
+    return Results(path, header, results, headline, content["skipped"], content["commands"])
+
+
+def _header(path: Path, content: Mapping[str, Any]) -> Header:
+    """Returns the header of a file with this content; ResultsError if a field has another type."""
+    fields: dict[str, Any] = {name: content.get(name) for name in _types(Header)}
+    for name, types in _types(Header).items():
+        if not isinstance(fields[name], types) or isinstance(fields[name], bool):
+            raise _damaged(path, f'"{name}" is {fields[name]!r}')
+    for name, number in fields["flops"].items():
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            raise _damaged(path, f'"flops": {name!r} is {number!r}')
+    return Header(**fields)
 
 
 def find(path: Path | str) -> list[Path]:

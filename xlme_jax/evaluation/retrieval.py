@@ -14,6 +14,7 @@ import dataclasses
 import fnmatch
 import functools
 import logging
+import math
 import re
 import types
 import weakref
@@ -27,7 +28,16 @@ from xlme_jax.data.prepared import PreparedDataset, TaskInfo
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.context import Context, MakeEvaluator
-from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool_all
+from xlme_jax.evaluation.encoding import (
+    Batch,
+    Text,
+    choose_layer,
+    cut,
+    embed,
+    fill_rows,
+    pool_all,
+    round_up,
+)
 from xlme_jax.evaluation.training_text import EncodedSample, Pooled, TrainingText
 from xlme_jax.objectives.masked_lm import check_lengths
 from xlme_jax.validation.fields import check_at_least
@@ -191,8 +201,8 @@ class RetrievalProbe:
         )
         lay_out = functools.partial(
             _batches,
-            rows=-(-self.batch_rows // row_multiple) * row_multiple,
-            lengths=sorted({-(-longest // (8 * parts)) * 8 for parts in (1, 2, 4)}),
+            rows=round_up(self.batch_rows, row_multiple),
+            lengths=sorted({round_up(math.ceil(longest / parts), 8) for parts in (1, 2, 4)}),
         )
         batches = {
             name: lay_out(list(flat(translations.pairs)))
@@ -217,8 +227,11 @@ class RetrievalProbe:
             for name, translations in candidates.items():
                 states = embed(pooled, params, batches[name]).swapaxes(0, 1)
                 sides = states[:, 0::2], states[:, 1::2]
-                of_task = fitted.search(translations.languages, *sides, readout_names)
-                by_task[name] = {r: readouts.accuracies(of)["mean"] for r, of in of_task.items()}
+                by_readout = fitted.search(translations.languages, *sides, readout_names)
+                by_task[name] = {
+                    readout: readouts.accuracies(hits)["mean"]
+                    for readout, hits in by_readout.items()
+                }
             return by_task
 
         encoders = {

@@ -118,7 +118,7 @@ class Tatoeba(Measure):
           ValueError: the folder or a language is missing, the sides differ in length, or the
             encoder has no such layer.
         """
-        headline = encoding.choose_layer(self.layer, subject.num_layers, "Tatoeba.layer")
+        layer = encoding.choose_layer(self.layer, subject.num_layers, "Tatoeba.layer")
         report = ReadReport()
         available = tatoeba_languages(self.folder)
         languages = spelled_as(self.languages, available) or available
@@ -158,29 +158,35 @@ class Tatoeba(Measure):
                 ):
                     similarities[code] = {readouts.RAW: similar}
                     accuracies[code] = {
-                        name: {_METRICS[way]: of for way, of in readouts.accuracies(hits).items()}
+                        name: {
+                            _METRICS[way]: values
+                            for way, values in readouts.accuracies(hits).items()
+                        }
                         for name, hits in by_readout.items()
                     }
-                    lines = by_readout[readouts.RAW]["found"][headline].tolist()
+                    lines = by_readout[readouts.RAW]["found"][layer].tolist()
                     files |= prediction_files(self.about.name, "retrieval", "test", code, lines)
             results = self._results(accuracies, similarities, chance)
-            headline_values = {
-                f"{self.about.name}/{metric}": result.value
-                for result in results
-                for metric in [result.metric if result.system == "model" else "chance"]
-                if (result.language, result.readout) == ("mean", readouts.RAW)
-                and result.layer in (headline, None)
-                and result.metric not in similarity.METRICS
-            }
             return Outcome(
                 tuple(results),
-                headline_values,
+                self._headline(results, layer),
                 files,
                 dict(report.skipped),
                 repaired=dict(report.repaired),
             )
 
         return evaluate
+
+    def _headline(self, results: Sequence[Result], layer: int) -> dict[str, float]:
+        """Returns the mean accuracies by cosine at a layer, and that of chance."""
+        headline = {}
+        for result in results:
+            is_mean = (result.language, result.readout) == ("mean", readouts.RAW)
+            at_layer = result.layer in (layer, None)  # Chance has no layer.
+            if is_mean and at_layer and result.metric not in similarity.METRICS:
+                metric = result.metric if result.system == "model" else "chance"
+                headline[f"{self.about.name}/{metric}"] = result.value
+        return headline
 
     def _results(
         self,
