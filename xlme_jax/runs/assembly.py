@@ -9,7 +9,7 @@ import contextlib
 import functools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, manifest, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
+from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import ReadSamples
 from xlme_jax.training.run import NEVER, NeverStop, Run
 
@@ -125,21 +126,20 @@ def assemble(
     info = model_info.describe(
         objective, boxed, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
     )
-    measured = {attention_choice.FILE: attention.content} if attention.content else {}
     flops_per_step: dict[str, float] = {}
     # Batches of labelled examples may have several lengths, so that steps differ in FLOPs.
     if not any(isinstance(stream, LabelledStream) for stream in streams):
         flops_per_step = model_info.flops_per_step(objective, shapes, pairs)
-    start_facts: dict[str, Any] = {
-        "seed": settings.seed,
-        "data": dataset.digest,
-        "vocabulary": dataset.vocabulary_digest,
-    }
-    if changes:
-        start_facts["changes"] = changes
-    start = manifest.describe_start(command, **start_facts)
+    start = _manifest_entry(command, settings, dataset, changes)
     run_manifest = manifest.with_start(model_dir, start)
     facts = {**run_manifest, "config": manifest.bindings(config_text)}
+    files = {
+        "config.gin": config_text,
+        "model-info.txt": f"{info}\n{attention.text}" if attention.text else info,
+        manifest.MANIFEST_FILE: json.dumps(run_manifest, indent=1) + "\n",
+    }
+    if attention.content:
+        files[attention_choice.FILE] = attention.content
     return Run(
         objective=objective,
         optimizer=optimizer,
@@ -150,12 +150,7 @@ def assemble(
         model_dir=model_dir,
         dataset_digest=dataset.digest,
         evaluators=_evaluators(config, built, attention.objective, mesh),
-        files={
-            "config.gin": config_text,
-            "model-info.txt": f"{info}\n{attention.text}" if attention.text else info,
-            manifest.MANIFEST_FILE: json.dumps(run_manifest, indent=1) + "\n",
-            **measured,
-        },
+        files=files,
         flops_per_step=flops_per_step,
         encoder_parameters=model_info.encoder_parameters(objective, boxed, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,
@@ -169,6 +164,20 @@ def assemble(
         phases=batches if batches.task_counts() else None,
         read_samples=_samples_reader(built, attention.objective, mesh),
     )
+
+
+def _manifest_entry(
+    command: str, settings: LoopConfig, dataset: PreparedDataset, changes: Mapping[str, str]
+) -> dict[str, Any]:
+    """Returns the manifest's entry of this start; `changes` are those since the last start."""
+    facts: dict[str, Any] = {
+        "seed": settings.seed,
+        "data": dataset.digest,
+        "vocabulary": dataset.vocabulary_digest,
+    }
+    if changes:
+        facts["changes"] = changes
+    return manifest.describe_start(command, **facts)
 
 
 def _changes(config: TrainConfig, built: parts.Parts, resume_with_changes: bool) -> dict[str, str]:

@@ -131,7 +131,7 @@ def _decide(
         from xlme_jax.tools.tuning import attention_measurement
 
         measured = {
-            shape: attention_measurement.recalled(shape, rows, device)
+            shape: attention_measurement.recall_or_measure(shape, rows, device)
             for shape in dict.fromkeys(undecided.values())
         }
         for path, shape in undecided.items():

@@ -75,29 +75,44 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
     by_step = languages_by_step(as_path(checkpoint))
     if not by_step or any(measures.by_task()[x].about.needs != "head" for x in options.tasks):
         outcomes, header = _evaluated(checkpoint, options)
-        folder = as_path(header.checkpoint).parent.parent
-        name = str(header.step)
+        folder, name = as_path(header.checkpoint).parent.parent, str(header.step)
     else:
-        run, of_steps = as_path(checkpoint).absolute(), []
-        retained = [code for languages in by_step.values() for code in languages]
-        requested = spelled_as(options.languages, retained) or tuple(retained)
-        if missing := [code for code in requested if code not in retained]:
-            raise ValueError(
-                f"--languages={','.join(options.languages)}: {run} keeps no best checkpoint for "
-                f"{', '.join(missing)}, but for {', '.join(retained)}; choose from these, or pass "
-                "one of its checkpoints"
-            )
-        for step, languages in by_step.items():
-            if selected := tuple(code for code in languages if code in requested):
-                options_of_step = dataclasses.replace(options, languages=selected)
-                of_steps.append(_evaluated(str(run / FOLDER / str(step)), options_of_step))
-        # The outcomes of a task at all steps, task by task.
-        of_tasks = zip(*(of_step for of_step, _ in of_steps))
-        outcomes = [finetuned.merge(of_task) for of_task in of_tasks]
-        header = dataclasses.replace(of_steps[0][1], checkpoint=str(run), step=None)
-        folder, name = run, "by_language"
+        folder, name = as_path(checkpoint).absolute(), "by_language"
+        outcomes, header = _evaluated_by_language(folder, by_step, options)
     output = as_path(options.output or folder / "evaluation" / name)
     return outcomes, results.write(outcomes, output, header)
+
+
+def _evaluated_by_language(
+    run: Path, by_step: Mapping[int, Sequence[str]], options: Options
+) -> tuple[list[Outcome], results.Header]:
+    """Evaluates the best checkpoint of each requested language; returns as `_evaluated` does.
+
+    Args:
+      run: MODEL_DIR of a fine-tuned run.
+      by_step: {step: languages whose best checkpoint it is}.
+      options: what to evaluate.
+
+    Raises:
+      ValueError: a requested language has no best checkpoint.
+    """
+    retained = [code for languages in by_step.values() for code in languages]
+    requested = spelled_as(options.languages, retained) or tuple(retained)
+    if missing := [code for code in requested if code not in retained]:
+        raise ValueError(
+            f"--languages={','.join(options.languages)}: {run} keeps no best checkpoint for "
+            f"{', '.join(missing)}, but for {', '.join(retained)}; choose from these, or pass "
+            "one of its checkpoints"
+        )
+    of_steps = []
+    for step, languages in by_step.items():
+        if selected := tuple(code for code in languages if code in requested):
+            options_of_step = dataclasses.replace(options, languages=selected)
+            of_steps.append(_evaluated(str(run / FOLDER / str(step)), options_of_step))
+    # The outcomes of a task at all steps, task by task.
+    of_tasks = zip(*(of_step for of_step, _ in of_steps))
+    outcomes = [finetuned.merge(of_task) for of_task in of_tasks]
+    return outcomes, dataclasses.replace(of_steps[0][1], checkpoint=str(run), step=None)
 
 
 def _check_names(tasks: Sequence[str]) -> None:
@@ -165,11 +180,12 @@ def _outcomes(
     evaluations = {task: measure.build(subject) for task, measure in settings.items()}
     pretrained = [x for x, measure in settings.items() if measure.about.is_of_pretrained]
     encoders = [x for x, measure in settings.items() if measure.about.needs == "encoder"]
-    other_evaluations: dict[tuple[str, str], Evaluation] = {
-        (task, name): settings[task].for_depth(other.num_layers).build(other)
-        for name, other in (other_subjects(loaded.objective, subject).items() if encoders else ())
-        for task in encoders
-    }
+    other_evaluations: dict[tuple[str, str], Evaluation] = {}
+    if encoders:
+        for name, other in other_subjects(loaded.objective, subject).items():
+            for task in encoders:
+                measure = settings[task].for_depth(other.num_layers)
+                other_evaluations[task, name] = measure.build(other)
     outcomes = {task: run(loaded.params) for task, run in evaluations.items()}
     for (task, name), run in other_evaluations.items():
         outcomes[task] = with_system(outcomes[task], run(loaded.params), name)
@@ -215,22 +231,19 @@ def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Ou
     """
     results = [result for outcome in outcomes for result in outcome.results]
     layers = held_out_retrieval.choose_layers(results, layer)
-    return [
-        dataclasses.replace(
-            outcome,
-            headline={
-                **outcome.headline,
-                **held_out_retrieval.at_layers(task, outcome.results, layers),
-            },
-            files={
-                **outcome.files,
-                **_picture(task, outcome),
-                **_plane(task, outcome, layers),
-            },
+    completed = []
+    for outcome in outcomes:
+        task = outcome.results[0].task
+        figures = held_out_retrieval.at_layers(task, outcome.results, layers)
+        plots = {**_picture(task, outcome), **_plane(task, outcome, layers)}
+        completed.append(
+            dataclasses.replace(
+                outcome,
+                headline={**outcome.headline, **figures},
+                files={**outcome.files, **plots},
+            )
         )
-        for outcome in outcomes
-        for task in [outcome.results[0].task]
-    ]
+    return completed
 
 
 def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:

@@ -132,7 +132,7 @@ class Model:
         Raises:
           ValueError: there is no text, or no such layer or pooling.
         """
-        texts = _several(texts)
+        texts = _checked_texts(texts)
         chosen = encoding.choose_layer(layer, self.num_layers, "layer")
         check_one_of(pooling, "pooling", encoding.POOLINGS)
         return self._embed(self._pooled(chosen, pooling), texts)
@@ -150,7 +150,7 @@ class Model:
         Raises:
           ValueError: there is no text, or no such pooling.
         """
-        texts = _several(texts)
+        texts = _checked_texts(texts)
         check_one_of(pooling, "pooling", encoding.POOLINGS)
         return self._embed(self._all_pooled(pooling), texts).swapaxes(0, 1)
 
@@ -246,7 +246,7 @@ class Model:
           ValueError: there is no text, or no such readout, layer or pooling.
         """
         check_one_of(readout, "readout", _READOUTS)
-        queries, candidates = _several(queries), _several(candidates)
+        queries, candidates = _checked_texts(queries), _checked_texts(candidates)
         vectors = self.encode([*queries, *candidates], layer=layer, pooling=pooling)
         scores = readouts.scores(vectors[: len(queries)], vectors[len(queries) :], readout)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
@@ -366,7 +366,7 @@ def load(checkpoint: str, vocabulary: str | None, mesh: MeshConfig) -> Model:
         return Model(trained.load(checkpoint, vocabulary, devices))
 
 
-def _several(texts: Sequence[str]) -> list[str]:
+def _checked_texts(texts: Sequence[str]) -> list[str]:
     """Returns the texts as a list; ValueError if `texts` is a string or empty."""
     if isinstance(texts, str) or not len(texts):
         raise ValueError(f"texts = {texts!r} must be a list of at least one text")

@@ -73,17 +73,18 @@ def _facts(
     model_dir: Path,
 ) -> RunFacts:
     """Returns the properties of the run that the objective checks."""
+    tasks = {stream.name: stream_tasks(dataset, stream) for stream in streams}
     distinct = {
-        s.name: sum(task.examples for task in stream_tasks(dataset, s))
-        for s in streams
-        if not isinstance(s, PairStream) or s.layout.pairs_per_item == 1
+        stream.name: sum(task.examples for task in tasks[stream.name])
+        for stream in streams
+        # Mixup joins two pairs anew in each item, so that a pass has no number of distinct items.
+        if not isinstance(stream, PairStream) or stream.layout.pairs_per_item == 1
     }
-    tasks = {s.name: tuple(task.name for task in stream_tasks(dataset, s)) for s in streams}
     return RunFacts(
-        lengths={s.name: s.length for s in streams},
+        lengths={stream.name: stream.length for stream in streams},
         items_per_step=items_per_step(streams),
         distinct_items=distinct,
-        tasks=tasks,
+        tasks={name: tuple(task.name for task in of_stream) for name, of_stream in tasks.items()},
         train_steps=settings.train_steps,
         from_scratch=settings.init_from is None and not has_checkpoint(model_dir),
     )

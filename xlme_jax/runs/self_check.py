@@ -58,9 +58,8 @@ def check() -> CheckReport:
         choice = attention_measurement.measure(shape.heads, shape.rows, device, shape.more)
         passed &= not any(row.problem for row in choice.measured)
         limit = attention_measurement.bound(shape.heads, shape.rows)
-        parts.append(
-            f"{_words(shape)}; deviations up to {limit:.1e} are allowed\n{choosing.table(choice)}"
-        )
+        head = f"{_described(shape)}; deviations up to {limit:.1e} are allowed"
+        parts.append(f"{head}\n{choosing.table(choice)}")
     text, same = _training(device)
     parts.append(text)
     verdict = "passed" if passed and same else "FAILED"
@@ -97,7 +96,7 @@ def _shapes(platform: str) -> list[_Shape]:
     ]
 
 
-def _words(shape: _Shape) -> str:
+def _described(shape: _Shape) -> str:
     """Returns a description of a shape."""
     heads = shape.heads
     rows = ", ".join(f"{count} x {length}" for count, length in shape.rows.values())

@@ -66,20 +66,20 @@ def with_gradients(run: Callable[..., jax.Array]) -> Candidate:
     outputs times "weights" with respect to the arrays in `_DIFFERENTIATED`.
     """
 
-    def both(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def output_and_gradients(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Returns "output" and the gradient of each differentiated array."""
-        given = {name: arrays[name] for name in _DIFFERENTIATED if name in arrays}
-        rest = {n: x for n, x in arrays.items() if n not in given and n != "weights"}
+        differentiated = {name: arrays[name] for name in _DIFFERENTIATED if name in arrays}
+        rest = {n: x for n, x in arrays.items() if n not in differentiated and n != "weights"}
 
-        def total(given: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            output = run(**given, **rest)
+        def total(differentiated: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            output = run(**differentiated, **rest)
             products = output.astype(jnp.float32) * arrays["weights"].astype(jnp.float32)
             return products.sum(), output
 
-        (_, output), gradients = jax.value_and_grad(total, has_aux=True)(given)
+        (_, output), gradients = jax.value_and_grad(total, has_aux=True)(differentiated)
         return {"output": output} | {GRADIENT + n: x for n, x in gradients.items()}
 
-    return jax.jit(both)
+    return jax.jit(output_and_gradients)
 
 
 def reference(dropout_rate: float) -> Candidate:

@@ -65,7 +65,7 @@ def bound(heads: Heads, rows: Rows) -> float:
     return choosing.tolerance(heads.dtype, max(count * length for count, length in rows.values()))
 
 
-def recalled(heads: Heads, rows: Rows, device: Any) -> Choice:
+def recall_or_measure(heads: Heads, rows: Rows, device: Any) -> Choice:
     """Returns the choice of an earlier measurement of the same code and device.
 
     Measures and keeps the choice if there is none. The arguments are those of `measure`.

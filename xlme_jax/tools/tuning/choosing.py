@@ -140,10 +140,7 @@ def choose(
         for name, candidate in candidates.items():
             if name in problems:
                 continue
-            problem = expected if isinstance(expected, str) else ""
-            if not isinstance(expected, str):
-                problem = _check(candidate, arguments, expected, bound, deviations[name])
-            if problem:
+            if problem := _check(candidate, arguments, expected, bound, deviations[name]):
                 problems[name] = f"{problem} ({case})"
                 _log.warning("%s: %r is left out: %s.", what, name, problems[name])
     correct = {name: run for name, run in candidates.items() if name not in problems}
@@ -189,15 +186,18 @@ def _call(candidate: Candidate, arguments: Any) -> Mapping[str, jax.Array] | str
 def _check(
     candidate: Candidate,
     arguments: Any,
-    expected: Mapping[str, jax.Array],
+    expected: Mapping[str, jax.Array] | str,
     bound: float,
     deviations: dict[str, float],
 ) -> str:
     """Returns why a candidate is not correct in a case; "" if it is correct.
 
+    If the reference fails, `expected` is the error of its call, and no candidate is correct.
     Raises the values of `deviations`, {name of a result: largest deviation}, to the deviations in
     this case where these are larger.
     """
+    if isinstance(expected, str):
+        return expected
     first, second = (_call(candidate, arguments) for _ in range(2))
     if isinstance(first, str) or isinstance(second, str):
         return first if isinstance(first, str) else str(second)
