@@ -21,6 +21,7 @@ from xlme_jax.huggingface.folder_reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.weights import to_tree
 from xlme_jax.model.flop_conventions import CONVENTIONS
+from xlme_jax.objectives.base import Params
 from xlme_jax.storage.files import replace_file
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import model_info
@@ -64,41 +65,47 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
     text = _HEADER.format(source=source, output=output) + loading.operative_config()
     objective = config.objective.build(folder.vocabulary.size, jnp.float32)
     mesh = meshes.make_mesh(meshes.MeshConfig())
-    tree = to_tree(folder.weights, folder.read, scan_layers)
     with states.sharding_rules(mesh):
         optimizer, seed = optax.identity(), config.loop.seed
         abstract = states.abstract_state(objective, optimizer, mesh, seed)
         boxed = states.boxed_state(objective, optimizer, mesh, seed).params
         shapes = {stream.name: (stream.rows, stream.length) for stream in config.streams}
         info = model_info.describe(objective, boxed, abstract, mesh, shapes, folder.vocabulary.size)
+        tree = to_tree(folder.weights, folder.read, scan_layers)
         if not folder.has_head:
             fresh = states.fresh_state(objective, optimizer, abstract, seed)
             tree["head"] = fresh.params["head"]
-        params = jax.tree.map(
-            lambda leaf, array: jax.device_put(array, leaf.sharding), abstract.params, tree
-        )
-        check_finite(params, str(source))
-        step = jax.device_put(np.zeros((), np.int32), abstract.step.sharding)
-        state = TrainState(step, params, {}, abstract.opt_state)
-    origin = str(source.resolve())
+        state = _first_state(tree, abstract)
+        check_finite(state.params, str(source))
     record = RunRecord(
         {},
         "",
         text,
         vocabulary=folder.vocabulary.digest,
-        origin=origin,
+        origin=str(source.resolve()),
         flops_per_step=dict.fromkeys(CONVENTIONS, 0.0),
         encoder_parameters=model_info.encoder_parameters(objective, boxed, folder.vocabulary.size),
     )
+    # Only the line on parameters, because all further lines describe a training run.
+    files = {_INFO_FILE: f"{info.splitlines()[0]}\n", _CONFIG_FILE: text}
     with new_folder(output) as partial:
         with Checkpoints(partial, keep=1) as checkpoints:
             checkpoints.save(0, state, record)
         write_vocabulary(folder.vocabulary, partial / VOCABULARY_FILE)
-        # Only the line on parameters, because all further lines describe a training run.
-        replace_file(partial / _INFO_FILE, f"{info.splitlines()[0]}\n".encode())
-        replace_file(partial / _CONFIG_FILE, text.encode())
+        for name, content in files.items():
+            replace_file(partial / name, content.encode())
     for note in folder.notes:
         _log.info("%s: %s.", source, note)
+
+
+def _first_state(params: Params, abstract: TrainState) -> TrainState:
+    """Returns the state of step 0 with the arrays of `params`, in the shardings of `abstract`."""
+    step, params = jax.tree.map(
+        lambda array, leaf: jax.device_put(array, leaf.sharding),
+        (np.zeros((), np.int32), params),
+        (abstract.step, abstract.params),
+    )
+    return TrainState(step, params, {}, abstract.opt_state)
 
 
 def _train_config(source: HuggingFaceFolder, output: Path) -> TrainConfig:

@@ -189,8 +189,8 @@ def model_card(
         _header(layout, languages, front_matter(name, checkpoint)),
         f"# {name}\n\nA cross-lingual encoder of {layout.encoder.num_layers} layers, width "
         f"{layout.encoder.hidden_size}, {parameters:,} parameters and a vocabulary of "
-        f"{layout.vocab_size:,}, {_made(runs)}.",
-        _use(name, layout),
+        f"{layout.vocab_size:,}, {_how_made(runs)}.",
+        _usage_section(name, layout),
         tokenizer_section(vocabulary),
         "## Training\n\n" + "\n".join(_training(runs)),
         _figures(checkpoint),
@@ -226,7 +226,7 @@ def _header(layout: WeightLayout, languages: Sequence[str], index: Sequence[str]
     return "\n".join(lines)
 
 
-def _use(name: str, layout: WeightLayout) -> str:
+def _usage_section(name: str, layout: WeightLayout) -> str:
     """Returns the section on how to load and call the model."""
     trust = "" if layout.is_xlmr else ", trust_remote_code=True"
     kind = "AutoModelForMaskedLM" if layout.head == "mlm" else "AutoModel"
@@ -260,7 +260,7 @@ def tokenizer_section(vocabulary: Vocabulary) -> str:
     )
 
 
-def _made(runs: Sequence[Stage]) -> str:
+def _how_made(runs: Sequence[Stage]) -> str:
     """Returns how the model was made, the end of a sentence; `runs` has the last stage first."""
     if (folder := runs[-1].folder) is None:
         return "pre-trained with xlme_jax"

@@ -132,7 +132,9 @@ def _analysed(charsmap: bytes) -> _Rules:
     if not several:
         return dataclasses.replace(known, gaps=gaps[0])
     later = {character for source in several for character in source[1:]}
+    # A place between the first and a later character of some source.
     gaps.append(rf"(?<=[{_class({source[0] for source in several})}])(?=[{_class(later)}])")
+    # Characters that may belong to the text before them: to a source, or by composition.
     joining = set(later)
     if known.composes:
         joining.update(x for x in _CHARACTERS if unicodedata.combining(x))

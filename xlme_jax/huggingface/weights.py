@@ -80,7 +80,7 @@ class WeightLayout:
             if self.is_xlmr:
                 yield _xlmr_positions(path, name, f"{at}token_type_embeddings.weight", shape)
             else:
-                yield _same(path, name, shape)
+                yield _equal(path, name, shape)
         yield from _norm(("encoder", "embedding_norm"), f"{at}LayerNorm", size)
 
     def _encoder(self) -> Iterator[Weight]:
@@ -89,7 +89,7 @@ class WeightLayout:
             yield from self._layer(("encoder", f"layer_{index}"), f"{at}layer.{index}.")
         if config.relative_bias != "none":
             shape = (config.relative_buckets, config.num_heads)
-            yield _same(("encoder", "relative_bias", "table"), f"{at}relative_bias.weight", shape)
+            yield _equal(("encoder", "relative_bias", "table"), f"{at}relative_bias.weight", shape)
         if config.pre_norm:
             yield from _norm(("encoder", "final_norm"), f"{at}final_norm", config.hidden_size)
 
@@ -103,7 +103,7 @@ class WeightLayout:
             width = size // heads
             for name, length in (("u", width), ("v", width), ("w", heads)):
                 where = (*attention, "gate", name)
-                yield _same(where, f"{at}attention.gate.{name}", (length,))
+                yield _equal(where, f"{at}attention.gate.{name}", (length,))
         yield from _attention_out((*attention, "out"), f"{at}attention.output.dense", size, heads)
         yield from _norm((*path, "attention_norm"), f"{at}attention.output.LayerNorm", size)
         if self.cross:
@@ -132,7 +132,7 @@ class WeightLayout:
             yield _reshaped(("head", "bias"), "rtd_head.out.bias", (), (1,))
 
 
-def _same(path: Path, name: str, shape: tuple[int, ...]) -> Weight:
+def _equal(path: Path, name: str, shape: tuple[int, ...]) -> Weight:
     """Returns a weight that equals its tensor."""
     return _reshaped(path, name, shape, shape)
 
@@ -146,8 +146,8 @@ def _reshaped(path: Path, name: str, ours: tuple[int, ...], theirs: tuple[int, .
 
 def _norm(path: Path, name: str, size: int) -> Iterator[Weight]:
     """Yields scale and bias of a layer normalisation, which Hugging Face names weight and bias."""
-    yield _same((*path, "scale"), f"{name}.weight", (size,))
-    yield _same((*path, "bias"), f"{name}.bias", (size,))
+    yield _equal((*path, "scale"), f"{name}.weight", (size,))
+    yield _equal((*path, "bias"), f"{name}.bias", (size,))
 
 
 def _dense(path: Path, name: str, inputs: int, outputs: int) -> Iterator[Weight]:
@@ -159,7 +159,7 @@ def _dense(path: Path, name: str, inputs: int, outputs: int) -> Iterator[Weight]
         lambda x: x[0].T,
         lambda x: (x.T,),
     )
-    yield _same((*path, "bias"), f"{name}.bias", (outputs,))
+    yield _equal((*path, "bias"), f"{name}.bias", (outputs,))
 
 
 def _projections(
@@ -208,7 +208,7 @@ def _attention_out(path: Path, name: str, size: int, heads: int) -> Iterator[Wei
         lambda x: x[0].T.reshape(shape),
         lambda x: (x.reshape(size, size).T,),
     )
-    yield _same((*path, "bias"), f"{name}.bias", (size,))
+    yield _equal((*path, "bias"), f"{name}.bias", (size,))
 
 
 def _table(path: Path, name: str, rows: int, *size: int) -> Weight:
@@ -292,7 +292,7 @@ def to_tensors(weights: Sequence[Weight], tree: Mapping[str, Any]) -> dict[str, 
     Raises:
       ValueError: a weight is missing, unexpected, or has the wrong shape.
     """
-    flat = dict(_flat(_apart(tree)))
+    flat = dict(_flat(_with_separate_layers(tree)))
     tensors: dict[str, np.ndarray] = {}
     for weight in weights:
         if weight.path not in flat:
@@ -323,7 +323,7 @@ def _stacked(trees: Sequence[Any]) -> Any:
     return np.stack(trees)
 
 
-def _apart(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _with_separate_layers(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameter tree with "layer_0", ... in place of stacked "layers"."""
     return {name: _unstacked(part) if "layers" in part else part for name, part in tree.items()}
 
