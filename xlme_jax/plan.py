@@ -102,7 +102,7 @@ def _table(shipped: Sequence[table.Shipped], bindings: Sequence[str]) -> int:
         key = digest.digest(lowered)
         facts = table.known(path, run, key) if path else None
         if facts is None:
-            plan = search.alone(compiling.compile_lowered(lowered))
+            plan = search.without_search(compiling.compile_lowered(lowered))
             print(f"{run.file} on {summary.describe(plan)}", flush=True)
             facts = summary.facts(plan)
             if path:

@@ -10,7 +10,7 @@ from xlme_jax.tools.planning.collectives import Collective, bandwidth
 from xlme_jax.tools.planning.compiling import Compiled, MemoryUse
 from xlme_jax.tools.planning.estimate import HEADROOM, estimate, fits
 from xlme_jax.tools.planning.machines import GIB, parse_topology
-from xlme_jax.tools.planning.search import CostModel, MeshCandidate, look
+from xlme_jax.tools.planning.search import CostModel, MeshCandidate, search
 
 RUN = "gin_configs/runs/xlme_large.gin"
 GIVEN = MeshCandidate(data=1, fsdp=256, tensor=1, micro_batches=1, remat=True)
@@ -109,7 +109,7 @@ def test_a_configuration_that_does_not_fit_gets_one_that_does(config, costs):
     compile_candidate, calls = compiler(config, per_row(2.0))
     given = compile_candidate(GIVEN)
     assert not fits(given)
-    plan = look(costs, given, compile_candidate, 6)
+    plan = search(costs, given, compile_candidate, 6)
     candidate, compiled = plan.best
     assert fits(compiled)
     assert 1 < len(calls) <= 7
@@ -125,7 +125,7 @@ def test_a_configuration_that_does_not_fit_gets_one_that_does(config, costs):
 
 def test_compilations_are_bounded(config, costs):
     compile_candidate, calls = compiler(config, lambda _: 100 * GIB)
-    plan = look(costs, compile_candidate(GIVEN), compile_candidate, 3)
+    plan = search(costs, compile_candidate(GIVEN), compile_candidate, 3)
     assert plan.best is None
     assert not plan.fits
     assert len(calls) == 1 + 3
@@ -138,7 +138,7 @@ def test_the_fastest_that_fits_is_taken_by_its_estimate_not_by_rule(config, cost
     compile_candidate, calls = compiler(
         config, lambda _: GIB, lambda candidate: 1.0 if candidate == GIVEN else others
     )
-    plan = look(costs, compile_candidate(GIVEN), compile_candidate, 4)
+    plan = search(costs, compile_candidate(GIVEN), compile_candidate, 4)
     assert plan.fits
     assert len(calls) > 1
     assert plan.best[0] == (calls[1] if others < 1.0 else None)
@@ -201,7 +201,7 @@ def test_a_permutation_uses_one_direction_of_a_ring():
 def test_gpus_short_of_jax_default_memory_get_a_hint(config):
     compile_candidate, _ = compiler(config, lambda _: 55 * GIB)
     compiled = dataclasses.replace(compile_candidate(GIVEN), topology=parse_topology("a100:64"))
-    plan = look(CostModel(config, compiled.topology), compiled, compile_candidate, 0)
+    plan = search(CostModel(config, compiled.topology), compiled, compile_candidate, 0)
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" not in summary.describe(plan)
     memory = dataclasses.replace(compiled.memory, total=int(65 * GIB))
     large = dataclasses.replace(plan, given=dataclasses.replace(compiled, memory=memory))

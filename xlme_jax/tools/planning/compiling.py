@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -277,25 +277,12 @@ def compile_lowered(lowered: Lowered) -> Compiled:
     transfers, collectives = find_transfers(program), find_collectives(program, topology.size)
     hbm_bytes = sum(transfer.total for transfer in transfers)
     busy = topology.machine.seconds(numbers["executed_flops"] / topology.size, hbm_bytes)
-    stats, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
-    total = (
-        stats.argument_size_in_bytes
-        + stats.output_size_in_bytes
-        - stats.alias_size_in_bytes
-        + stats.temp_size_in_bytes
-        + stats.generated_code_size_in_bytes
-    )
-    memory = MemoryUse(
-        **lowered.known,
-        temporary=stats.temp_size_in_bytes,
-        code=stats.generated_code_size_in_bytes,
-        total=total,
-    )
+    costs = compiled.cost_analysis() or {}
     return Compiled(
         config,
         topology,
         lowered.mesh,
-        memory,
+        _memory_use(lowered.known, compiled.memory_analysis()),
         **numbers,
         collectives=tuple(collectives),
         exposed=exposed_seconds(program, topology, collectives, transfers, max(busy)),
@@ -303,6 +290,28 @@ def compile_lowered(lowered: Lowered) -> Compiled:
         transfers=tuple(transfers[:_LARGEST]),
         compiler_flops=costs.get("flops"),
         unknown_loops=program.unknown_loops,
+    )
+
+
+def _memory_use(known: Mapping[str, int], stats: Any) -> MemoryUse:
+    """Returns the memory of a program.
+
+    Args:
+      known: `Lowered.known`.
+      stats: XLA's analysis of the program's memory.
+    """
+    total = (
+        stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        - stats.alias_size_in_bytes
+        + stats.temp_size_in_bytes
+        + stats.generated_code_size_in_bytes
+    )
+    return MemoryUse(
+        **known,
+        temporary=stats.temp_size_in_bytes,
+        code=stats.generated_code_size_in_bytes,
+        total=total,
     )
 
 

@@ -149,7 +149,7 @@ def parse_topology(text: str) -> Topology:
         )
     machine = MACHINES[name]
     if named is None:
-        return _sold(text, machine, int(match[2]))
+        return _product_topology(text, machine, int(match[2]))
     dims = tuple(map(int, match[2].split("x")))
     if 0 in dims or len(dims) != max(machine.max_dims, 1):
         example = {0: f"{name}:8", 2: f"{name}:4x4", 3: f"{name}:2x2x4"}[machine.max_dims]
@@ -161,7 +161,7 @@ def parse_topology(text: str) -> Topology:
     return Topology(machine, dims)
 
 
-def _sold(text: str, machine: Machine, count: int) -> Topology:
+def _product_topology(text: str, machine: Machine, count: int) -> Topology:
     """Returns the topology of a TPU product.
 
     Args:

@@ -36,9 +36,9 @@ def instruction_flops(program: Program, instruction: Instruction, inside: Comput
         return _convolution(instruction, types)
     if instruction.opcode == "custom-call":
         if "__cublas" in instruction.text:
-            contracted = re.findall(r'"(\d+)"', _found(_CUBLAS, instruction.text))
+            contracted = re.findall(r'"(\d+)"', _first_group(_CUBLAS, instruction.text))
             return _dot(types[0], instruction.type, [int(axis) for axis in contracted])
-        return float(_found(_ESTIMATE, instruction.text) or 0)
+        return float(_first_group(_ESTIMATE, instruction.text) or 0)
     return 0.0
 
 
@@ -46,14 +46,17 @@ _CUBLAS = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
 _ESTIMATE = re.compile(r'"cost_estimate":\{[^}]*?"flops":"?(\d+)')
 
 
-def _found(pattern: re.Pattern[str], text: str) -> str:
+def _first_group(pattern: re.Pattern[str], text: str) -> str:
+    """Returns the first group of the first match of a pattern in a text; "" without a match."""
     match = pattern.search(text)
     return match[1] if match else ""
 
 
 def _listed(text: str, field: str) -> list[int]:
     """Returns the integers of a field such as lhs_contracting_dims={1,2}."""
-    return [int(n) for n in re.findall(r"\d+", _found(re.compile(field + r"=\{([^}]*)\}"), text))]
+    return [
+        int(n) for n in re.findall(r"\d+", _first_group(re.compile(field + r"=\{([^}]*)\}"), text))
+    ]
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -83,7 +86,7 @@ def _convolution(instruction: Instruction, types: list[str]) -> float:
     assert labels is not None, instruction.text
     pairs = float(kernel[labels[2].index("i")])
     pairs *= out[labels[3].index("b")] * out[labels[3].index("f")]
-    window = _found(re.compile(r"window=\{([^}]*)\}"), instruction.text)
+    window = _first_group(re.compile(r"window=\{([^}]*)\}"), instruction.text)
     fields = dict(part.split("=") for part in window.split())
     for axis in range(len(labels[1]) - 2):
         taps = [
@@ -96,7 +99,7 @@ def _convolution(instruction: Instruction, types: list[str]) -> float:
         )
         low = int(fields["pad"].split("x")[axis].split("_")[0]) if "pad" in fields else 0
         pairs *= _overlaps((taps[0], taps[1], taps[2]), stride, inner, outer, low)
-    groups = int(_found(re.compile(r"batch_group_count=(\d+)"), instruction.text) or 1)
+    groups = int(_first_group(re.compile(r"batch_group_count=(\d+)"), instruction.text) or 1)
     return 2.0 * pairs / groups
 
 

@@ -99,21 +99,21 @@ def plan(
     config = load([])
     given = compile_step(config, topology, devices)
     if suggest == "never" or (suggest == "auto" and fits(given)):
-        return alone(given)
+        return without_search(given)
     costs = CostModel(config, topology)
 
     def compile_candidate(candidate: MeshCandidate) -> Compiled:
         return compile_step(load(candidate.bindings()), topology, devices)
 
-    return look(costs, given, compile_candidate, compilations)
+    return search(costs, given, compile_candidate, compilations)
 
 
-def alone(given: Compiled) -> Plan:
+def without_search(given: Compiled) -> Plan:
     """Returns the plan of a compiled configuration without a search."""
     return Plan(given, best=(None, given) if fits(given) else None)
 
 
-def look(
+def search(
     costs: "CostModel",
     given: Compiled,
     compile_candidate: Callable[[MeshCandidate], Compiled],
@@ -225,31 +225,29 @@ class CostModel:
         executed = self._flops * (4 / 3 if recomputes else 1)
         executed *= 1.01 if candidate.remat == "products" else 1
         compute = executed / size / (machine.flops * EFFICIENCY)
+        # Smaller micro-batches lower the utilization.
+        compute *= 1 + 0.01 * (candidate.micro_batches - 1)
+        return compute + self._communication_seconds(candidate)
+
+    def _communication_seconds(self, candidate: MeshCandidate) -> float:
+        """Returns the predicted seconds per step in which a device sends."""
+        data, fsdp, tensor = candidate.data, candidate.fsdp, candidate.tensor
         weights, _ = self._state(1, 1, 1)
-        shard = weights / candidate.fsdp / candidate.tensor
+        summed = 2 * weights / fsdp / tensor * (1 - 1 / data)
         # Weights are gathered in the forward and backward pass and for recomputation, and gradients
         # are scattered, all in half precision.
-        passes = (4 if recomputes else 3) * candidate.micro_batches
-        gathered = passes * weights / 2 / candidate.tensor * (1 - 1 / candidate.fsdp)
-        mixed = sum(encoder.num_layers * encoder.hidden_size for encoder in self._encoders())
-        tokens = self._tokens() / candidate.data / candidate.fsdp
+        passes = (4 if candidate.remat is True else 3) * candidate.micro_batches
+        gathered = passes * weights / 2 / tensor * (1 - 1 / fsdp)
         shared = 0.0
-        if candidate.tensor > 1:
-            shared = 4 * 2 * 2 * mixed * tokens * (1 - 1 / candidate.tensor)
-        sent = (
-            (
-                2 * shard * (1 - 1 / candidate.data),
-                candidate.fsdp * candidate.tensor,
-                candidate.data,
-            ),
-            (gathered, candidate.tensor, candidate.fsdp),
-            (shared, 1, candidate.tensor),
+        if tensor > 1:
+            mixed = sum(encoder.num_layers * encoder.hidden_size for encoder in self._encoders())
+            tokens = self._tokens() / data / fsdp
+            shared = 4 * 2 * 2 * mixed * tokens * (1 - 1 / tensor)
+        # Bytes sent, difference of the indices of consecutive devices of a group, and its size.
+        sent = ((summed, fsdp * tensor, data), (gathered, tensor, fsdp), (shared, 1, tensor))
+        return sum(
+            count / self._bandwidth(stride, members) for count, stride, members in sent if count
         )
-        talk = sum(
-            bytes_ / self._bandwidth(stride, members) for bytes_, stride, members in sent if bytes_
-        )
-        # Smaller micro-batches lower the utilization.
-        return compute * (1 + 0.01 * (candidate.micro_batches - 1)) + talk
 
     def _bandwidth(self, stride: int, members: int) -> float:
         """Returns the bytes per second that a device can send to a group.

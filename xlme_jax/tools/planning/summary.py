@@ -60,10 +60,15 @@ def _compiled(compiled: Compiled) -> list[str]:
     )
     if memory.temporary is None:
         return lines
+    return lines + _communication(compiled) + _times(compiled)
+
+
+def _communication(compiled: Compiled) -> list[str]:
+    """Returns the lines of what devices send, with the five largest collectives."""
     sent = ", ".join(
         f"{kind} {total / 1e9:.3f}" for kind, total in by_kind(list(compiled.collectives)).items()
     )
-    lines.append(f"  GB sent per device and step: {sent or 'none'}")
+    lines = [f"  GB sent per device and step: {sent or 'none'}"]
     for collective in sorted(compiled.collectives, key=lambda c: -c.total)[:5]:
         lines.append(
             f"    {collective.total / 1e9:8.3f}  {collective.kind} among {len(collective.group)}, "
@@ -71,7 +76,7 @@ def _compiled(compiled: Compiled) -> list[str]:
         )
     if compiled.unknown_loops:
         lines.append(f"    ({compiled.unknown_loops} loops with unknown trip count, counted once)")
-    return lines + _times(compiled)
+    return lines
 
 
 def _short(types: str) -> str:
