@@ -47,6 +47,7 @@ from absl import flags
 from xlme_jax.configuration import command_line, values
 from xlme_jax.data.languages import canonical
 from xlme_jax.data.text.lines import read_lines
+from xlme_jax.evaluation.results import Results
 from xlme_jax.evaluation.translation_scores import compare, to_text
 from xlme_jax.runs import demands
 from xlme_jax.storage.files import replace_file
@@ -106,20 +107,29 @@ def main() -> int:
         )
     named = load(_RESULTS.value)
     paper: Any = _PAPER.value  # DEFINE_enum checks it.
-    of_runs, drawn = _of_runs(_RUNS.value, paper) if _RUNS.value else ([], [])
-    more = list(of_runs)
+    more, drawn = _of_runs(_RUNS.value, paper) if _RUNS.value else ([], [])
     if paper:
-        table_statuses = inventory.statuses(paper, entries(named))
-        commands = (line for status in table_statuses for line in (*status.commands, *status.runs))
-        too_large = demands.too_large(commands, demands.this_machine())
-        more.append(inventory.to_sheet_of_sizes(too_large))
-        print(inventory.to_text(table_statuses, too_large), end="")
-        print("".join(f"\n{to_markdown(sheet)}" for sheet in of_runs), end="")
+        sizes = _print_inventory(paper, named)
+        print("".join(f"\n{to_markdown(sheet)}" for sheet in more), end="")
+        more = [*more, sizes]
     if _OUTPUT.value:
         command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
         output = as_path(_OUTPUT.value)
         _log.info("Report: %s", write(named, output, command, paper, more, drawn))
     return 0
+
+
+def _print_inventory(paper: Paper, named: Sequence[tuple[str, Results]]) -> Sheet:
+    """Prints which results of a paper there are, and what is missing.
+
+    Returns:
+      The sheet of the commands that this machine is too small for.
+    """
+    statuses = inventory.statuses(paper, entries(named))
+    commands = (line for status in statuses for line in (*status.commands, *status.runs))
+    too_large = demands.too_large(commands, demands.this_machine())
+    print(inventory.to_text(statuses, too_large), end="")
+    return inventory.to_sheet_of_sizes(too_large)
 
 
 def _compare_runs() -> int:

@@ -41,14 +41,14 @@ _TATOEBA = XLME["table_5"] + PaperTable(
 )
 
 
-def _of(paper: str, name: str, table: PaperTable | None = None) -> Make:
+def _sheet_of_table(paper: str, name: str, table: PaperTable | None = None) -> Make:
     """Returns the function that makes the sheet of a table, whose caption names paper and table."""
     return make_of(paper, name, table, has_source=True)
 
 
 SHEETS: tuple[Make, ...] = (
-    _of("xlme", "Table 1"),
-    _of("xylent", "Table 1, zero-shot"),
+    _sheet_of_table("xlme", "Table 1"),
+    _sheet_of_table("xylent", "Table 1, zero-shot"),
     only(
         True,
         by_task(
@@ -59,13 +59,13 @@ SHEETS: tuple[Make, ...] = (
             median=True,
         ),
     ),
-    _of("xlme", "Table 2", _ABLATIONS),
-    _of("xlme", "Table 4"),
-    _of("xlme", "Table 5", _TATOEBA),
-    _of("veco", "Table 12"),
-    _of("xlme", "Table 6"),
-    _of("xlme", "Table 7", XLME["table_7"] + XYLENT["table_4"].only("XY-LENT")),
-    _of("infoxlm", "Table 5"),
+    _sheet_of_table("xlme", "Table 2", _ABLATIONS),
+    _sheet_of_table("xlme", "Table 4"),
+    _sheet_of_table("xlme", "Table 5", _TATOEBA),
+    _sheet_of_table("veco", "Table 12"),
+    _sheet_of_table("xlme", "Table 6"),
+    _sheet_of_table("xlme", "Table 7", XLME["table_7"] + XYLENT["table_4"].only("XY-LENT")),
+    _sheet_of_table("infoxlm", "Table 5"),
     only(
         False,
         by_language(
@@ -76,7 +76,7 @@ SHEETS: tuple[Make, ...] = (
         ),
     ),
     glue(XYLENT["table_3"]),
-    _of("xylent", "Table 5"),
+    _sheet_of_table("xylent", "Table 5"),
 )
 # Measures that `sheets` does not add, because their tables are among `SHEETS`.
 _IN_PAPERS = {measure.about.name for measure in (Tatoeba, Bucc, WordAlignment)}

@@ -98,7 +98,9 @@ def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
     """Draws the measures that have a figure over layers, such as XLM-E's Figures 3 and 4."""
     drawn = []
     for about, figure in _figures():
-        curves = _once([c for entry in ours for c in _layer_lines(entry, about.name, about.metric)])
+        curves = _without_duplicates(
+            [c for entry in ours for c in _layer_lines(entry, about.name, about.metric)]
+        )
         if curves:
             # The papers' encoders have 12 layers; their curves do not compare with small encoders.
             deepest = max(max(curve.points) for curve in curves)
@@ -140,7 +142,7 @@ def _figures() -> list[tuple[About, LayerFigure]]:
     return [(about, about.figure) for about in abouts if about.figure]
 
 
-def _once(curves: Sequence[Curve]) -> list[Curve]:
+def _without_duplicates(curves: Sequence[Curve]) -> list[Curve]:
     """Returns curves without duplicates, such as chance, which is the same for all systems.
 
     The label of a curve that occurs several times does not name a system.
@@ -231,7 +233,9 @@ def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
         "Tatoeba over layers, as InfoXLM's Figure 1: mean over those of its 14 languages that are "
         "there, from them to English, shaded the standard deviation over seeds."
     )
-    png = pictures.layer_curves(_once(lines), "Tatoeba over layers", "accuracy@1 in percent")
+    png = pictures.layer_curves(
+        _without_duplicates(lines), "Tatoeba over layers", "accuracy@1 in percent"
+    )
     return [Picture("tatoeba_to_english_layers", caption, png)]
 
 

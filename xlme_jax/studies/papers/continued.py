@@ -53,8 +53,11 @@ def _scores(
 
 def _columns(before: Entry, after: Entry) -> dict[str, tuple[SummaryScore, SummaryScore]]:
     """Returns {column of Table 6: XNLI accuracy before and after}, if both are known."""
-    columns = {_AVERAGE: _LANGUAGES, **{language: (language,) for language in _LANGUAGES}}
-    scores = {x: _scores(before, after, "xnli", "accuracy", some) for x, some in columns.items()}
+    averaged = {_AVERAGE: _LANGUAGES, **{language: (language,) for language in _LANGUAGES}}
+    scores = {
+        column: _scores(before, after, "xnli", "accuracy", languages)
+        for column, languages in averaged.items()
+    }
     return {column: pair for column, pair in scores.items() if pair}
 
 

@@ -148,21 +148,9 @@ def score(
       given languages, a language without test results counts with its validation results. None if
       there are no results.
     """
-    per_run: list[dict[str, dict[str, float]]] = []
-    for run in entry.runs:
-        splits: dict[str, dict[str, float]] = {}
-        for row in run.results:
-            what = (row.task, row.metric, row.system, row.layer, row.readout)
-            language = language_of(row)
-            is_selected = language in languages if languages else language[:4] != "mean"
-            if (
-                is_selected
-                and what == (task, metric, system, layer, readout)
-                and math.isfinite(row.value)
-            ):
-                splits.setdefault(row.split, {}).setdefault(language, row.value)
-        if splits:
-            per_run.append(splits)
+    selection = (task, metric, system, layer, readout)
+    all_runs = [_by_split(run, selection, languages) for run in entry.runs]
+    per_run = [splits for splits in all_runs if splits]
     if not per_run:
         return None
     if not languages:
@@ -182,6 +170,27 @@ def score(
     values = (reduce({x: splits[split][x] for x in used}) for splits in per_run)
     finite = tuple(value for value in values if math.isfinite(value))
     return SummaryScore(Spread(finite), used, split) if finite else None
+
+
+def _by_split(
+    run: Results, selection: tuple[object, ...], languages: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Returns {split: {language: value}} of a run's finite results.
+
+    Args:
+      run: the results.
+      selection: task, metric, system, layer and readout of the results.
+      languages: the languages; empty for all. Means over languages are left out then.
+    """
+    splits: dict[str, dict[str, float]] = {}
+    for row in run.results:
+        if (row.task, row.metric, row.system, row.layer, row.readout) != selection:
+            continue
+        language = language_of(row)
+        is_selected = language in languages if languages else language[:4] != "mean"
+        if is_selected and math.isfinite(row.value):
+            splits.setdefault(row.split, {}).setdefault(language, row.value)
+    return splits
 
 
 def language_of(row: Result) -> str:

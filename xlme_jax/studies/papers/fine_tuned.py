@@ -167,20 +167,20 @@ def by_task(
     """
     tasks = [column for column in table.columns if column not in ("Avg", "Params")]
 
-    def one(entry: Entry, system: str, column: str) -> Cell:
+    def cell(entry: Entry, system: str, column: str) -> Cell:
         if column == "Avg":
             return _percent(average(entry, tasks, system))
         if column == "Params":
             return _parameters(entry) if system == MODEL else Cell()
-        cell = cell_of(_task_scores(entry, column, system, gap), _language_count(column), median)
-        if column in _retrieval() and cell.text != NONE:
+        scores = cell_of(_task_scores(entry, column, system, gap), _language_count(column), median)
+        if column in _retrieval() and scores.text != NONE:
             layer = _middle_layer(entry, _retrieval()[column][0], system)
-            return dataclasses.replace(cell, note=f"layer {layer}; {cell.note}")
-        return cell
+            return dataclasses.replace(scores, note=f"layer {layer}; {scores.note}")
+        return scores
 
     def make(ours: Sequence[Entry]) -> Sheet:
         def cells(entry: Entry, system: str) -> list[Cell]:
-            return [one(entry, system, column) for column in table.columns]
+            return [cell(entry, system, column) for column in table.columns]
 
         having = [
             entry
@@ -246,7 +246,7 @@ def by_language(task: str, title: str, caption: str, table: PaperTable, english:
         averaged = of_task if column.startswith("Avg") else (column,)
         return [score(entry, name, metric, averaged, system) for metric in metrics_of(name)]
 
-    def one(entry: Entry, system: str, column: str) -> Cell:
+    def cell(entry: Entry, system: str, column: str) -> Cell:
         of_column = scores(entry, system, column)
         if column == "Avg" and english:
             first = scores(entry, system, "en")[0]
@@ -254,7 +254,7 @@ def by_language(task: str, title: str, caption: str, table: PaperTable, english:
         return cell_of(of_column, len(of_task) if column.startswith("Avg") else 0)
 
     def cells(entry: Entry, system: str) -> list[Cell]:
-        return [one(entry, system, column) for column in table.columns]
+        return [cell(entry, system, column) for column in table.columns]
 
     return lambda ours: sheet_of(title, caption, table, ours, cells)
 

@@ -24,9 +24,9 @@ from xlme_jax.studies.papers.sheets import (
     Make,
     Sheet,
     cell_of,
-    once,
-    shown,
+    percent_text,
     with_published,
+    without_duplicates,
 )
 from xlme_jax.studies.published.rows import PaperTable, Row
 
@@ -257,7 +257,7 @@ def over_layers(
             (
                 Cell(name),
                 Cell("ours"),
-                *(Cell(shown(curve[x])) if x in curve else Cell() for x in columns),
+                *(Cell(percent_text(curve[x])) if x in curve else Cell() for x in columns),
             )
             for name, curve in curves.items()
         ]
@@ -304,6 +304,6 @@ def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -
     settings = sorted({row.setting for row in of_task if row.setting})
     caption = "In percent. " + " ".join(f"{setting}." for setting in settings)
     columns = ("model", *languages, "mean")
-    rows = once(rows)
+    rows = without_duplicates(rows)
     title = f"{task}: {metric}" + ("" if readout == RAW else f" ({readout})")
     return Sheet(title, caption.strip(), columns, tuple(rows), (True,) * len(rows))

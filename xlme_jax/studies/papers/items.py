@@ -139,7 +139,7 @@ def _item(row: Mapping[str, Any]) -> Item:
 
 
 PAPERS: Mapping[Paper, tuple[Item, ...]] = {
-    paper: tuple(_item(row) for (of, _), row in _ROWS.items() if of == paper)
+    paper: tuple(_item(row) for (of_paper, _), row in _ROWS.items() if of_paper == paper)
     for paper in get_args(Paper)
 }
 _NOT_ENGLISH = ",".join(f"'{x}'" for x in BENCHMARKS["tydiqa"].languages if x != "en")

@@ -73,7 +73,7 @@ def cell_of(scores: Sequence[SummaryScore | None], official: int = 0, median: bo
     """
     if not any(scores):
         return Cell()
-    text = " / ".join(shown(score.spread, median) if score else NONE for score in scores)
+    text = " / ".join(percent_text(score.spread, median) if score else NONE for score in scores)
     first = next(score for score in scores if score)
     parts = []
     if official and len(first.languages) < official:
@@ -84,12 +84,12 @@ def cell_of(scores: Sequence[SummaryScore | None], official: int = 0, median: bo
     if official:
         parts.append(f"{first.spread.n} run" + ("s" if first.spread.n > 1 else ""))
     if median and first.spread.n > 1:
-        means = " / ".join(shown(score.spread) if score else NONE for score in scores)
+        means = " / ".join(percent_text(score.spread) if score else NONE for score in scores)
         parts.append(f"median; mean {means}")
     return Cell(text, "; ".join(parts))
 
 
-def shown(spread: Spread, median: bool = False) -> str:
+def percent_text(spread: Spread, median: bool = False) -> str:
     """Returns the mean with its standard deviation, or the median, in percent.
 
     The mean of a single run has no deviation.
@@ -141,12 +141,12 @@ def with_published(
       rows: our rows, each (name, "ours", a cell for each column of the table).
     """
     quoted = [(Cell(row.model), Cell(row.source), *map(_quoted, row.texts)) for row in table.rows]
-    rows = once(rows)
+    rows = without_duplicates(rows)
     flags = (False,) * len(quoted) + (True,) * len(rows)
     return Sheet(title, caption, ("model", "source", *table.columns), (*quoted, *rows), flags)
 
 
-def once(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
+def without_duplicates(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
     """Returns rows without duplicates of baselines.
 
     Baselines that do not depend on weights, such as chance, are equal for all systems. If several

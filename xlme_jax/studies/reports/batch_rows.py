@@ -332,10 +332,10 @@ def notes(row: Sequence[Segment | int]) -> tuple[list[str], list[list[str]]] | N
         head += [name, "probability", "of original"]
     if is_judged:
         head += ["detector reads", "replaced", ""]
-    return head, [_noted(token, names) for token in noted]
+    return head, [_note_cells(token, names) for token in noted]
 
 
-def _noted(token: Token, names: Sequence[str]) -> list[str]:
+def _note_cells(token: Token, names: Sequence[str]) -> list[str]:
     """Returns the cells of a token in the table of `notes`."""
     cells = [str(token.column), token.piece, token.read]
     for name in names:

@@ -61,7 +61,7 @@ def summary(contents: Sequence[Content]) -> str:
 def _cells(content: Content) -> dict[str, str]:
     """Returns {title: cell} of a task's row."""
 
-    def both(field: str, form: str) -> str:
+    def of_sides(field: str, form: str) -> str:
         """Returns a measure of each side, separated by a slash."""
         values = [getattr(side, field) for side in content.sides]
         return "/".join(_NONE if value is None else format(value, form) for value in values)
@@ -74,10 +74,10 @@ def _cells(content: Content) -> dict[str, str]:
         "MB": f"{content.bytes / 1e6:.2f}",
         "texts": f"{content.texts:,}" + ("" if content.complete else "+"),
         "lines": f"{content.lines:,}",
-        "chars/line": both("characters", ".0f"),
+        "chars/line": of_sides("characters", ".0f"),
         "duplicates": f"{content.duplicates / max(1, content.lines):.2%}",
-        "tokens/char": both("tokens_per_character", ".3f"),
-        "other language": both("other_language", ".1%"),
+        "tokens/char": of_sides("tokens_per_character", ".3f"),
+        "other language": of_sides("other_language", ".1%"),
         "evaluation": _NONE if content.evaluation is None else _evaluation(content),
     }
 

@@ -66,15 +66,16 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
 
 def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[list[str]]:
     """Returns the rows of an encoder's table: its layers, and the untrained encoder."""
-    trained = {name: of for (name, system), of in lines.items() if system == "trained"}
-    before = {name: of for (name, system), of in lines.items() if system == "untrained"}
+    trained = {name: values for (name, state), values in lines.items() if state == "trained"}
+    before = {name: values for (name, state), values in lines.items() if state == "untrained"}
     system, untrained = ("model", "untrained")
     if encoder != "encoder":
         system, untrained = encoder, f"{encoder} (untrained)"
     rows = [[encoder, *(f"{name} " for name in trained)]]
-    for layer in sorted({layer for of in trained.values() for layer in of}):
+    for layer in sorted({layer for by_layer in trained.values() for layer in by_layer}):
         marks = ("*" if layers.get((system, name)) == layer else " " for name in trained)
-        cells = (_value(of, layer) + mark for of, mark in zip(trained.values(), marks))
+        values = (_value(by_layer, layer) for by_layer in trained.values())
+        cells = (value + mark for value, mark in zip(values, marks))
         rows.append([str(layer), *cells])
     if before and layers:
         chosen = {name: layers.get((untrained, name)) for name in trained}

@@ -124,6 +124,25 @@ def _item(number: int, plot: Plot) -> Any:
       plot: the plot.
     """
     from bokeh.embed import json_item
+
+    axes = _axes(plot)
+    for line in plot.lines:
+        points = thinned(line.points, _LINE_POINTS)
+        steps, values = zip(*points)
+        y = np.array(values, np.float32)
+        source = {"x": np.array(steps, np.int32), "raw": y, "y": y}
+        color = _COLORS.get(line.color, line.color)
+        pale = axes.line("x", "raw", source=source, color=color, alpha=0.25)
+        main = axes.line("x", "y", source=pale.data_source, color=color, line_width=2)
+        main.glyph.line_dash = _DASHES[line.style]
+        main.tags = ["smooth"] if plot.smooth and len(points) > 2 else []
+        if len(points) <= FEW:
+            axes.scatter("x", "raw", source=pale.data_source, color=color, size=4)
+    return {**json_item(axes), "target_id": f"plot-{number}"}
+
+
+def _axes(plot: Plot) -> Any:
+    """Returns the empty Bokeh figure of a plot, with its tools and limits."""
     from bokeh.models import BoxZoomTool, CrosshairTool, PanTool, ResetTool, SaveTool, WheelZoomTool
     from bokeh.plotting import figure
 
@@ -152,19 +171,7 @@ def _item(number: int, plot: Plot) -> Any:
     limits = zip(("start", "end"), plot.limits or ())
     axes.y_range.update(**{end: x for end, x in limits if x is not None}, only_visible=True)
     axes.x_range.update(only_visible=True)
-    for line in plot.lines:
-        points = thinned(line.points, _LINE_POINTS)
-        steps, values = zip(*points)
-        y = np.array(values, np.float32)
-        source = {"x": np.array(steps, np.int32), "raw": y, "y": y}
-        color = _COLORS.get(line.color, line.color)
-        pale = axes.line("x", "raw", source=source, color=color, alpha=0.25)
-        main = axes.line("x", "y", source=pale.data_source, color=color, line_width=2)
-        main.glyph.line_dash = _DASHES[line.style]
-        main.tags = ["smooth"] if plot.smooth and len(points) > 2 else []
-        if len(points) <= FEW:
-            axes.scatter("x", "raw", source=pale.data_source, color=color, size=4)
-    return {**json_item(axes), "target_id": f"plot-{number}"}
+    return axes
 
 
 @functools.cache

@@ -138,7 +138,7 @@ def escaped(text: str) -> str:
 def table(
     head: Iterable[str],
     rows: Iterable[Iterable[str]],
-    of: str = "",
+    kind: str = "",
     ours: Iterable[bool] = (),
 ) -> str:
     """Returns a table of plain texts, each in the direction that its script is written in.
@@ -146,18 +146,18 @@ def table(
     Args:
       head: headings.
       rows: cells; `Html` is inserted unchanged, other text is escaped, and cut if very long.
-      of: class of the table; "texts" for cells of sentences instead of numbers.
+      kind: class of the table; "texts" for cells of sentences instead of numbers.
       ours: which rows are set off as ours; none by default.
     """
 
-    def line(cells: Iterable[str], tag: str, kind: str = "") -> str:
+    def line(cells: Iterable[str], tag: str, attribute: str = "") -> str:
         contents = (c if isinstance(c, Html) else html.escape(shortened(c, _LENGTH)) for c in cells)
-        return f"<tr{kind}>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in contents) + "</tr>"
+        return f"<tr{attribute}>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in contents) + "</tr>"
 
     rows = list(rows)
-    kinds = [' class="ours"' if is_ours else "" for is_ours in ours] or [""] * len(rows)
-    begin = f'<table class="{of}">' if of else "<table>"
-    body = (line(row, "td", kind) for row, kind in zip(rows, kinds))
+    attributes = [' class="ours"' if is_ours else "" for is_ours in ours] or [""] * len(rows)
+    begin = f'<table class="{kind}">' if kind else "<table>"
+    body = (line(row, "td", attribute) for row, attribute in zip(rows, attributes))
     return "\n".join(
         [
             f'<div class="wide">{begin}<thead>{line(head, "th")}</thead><tbody>',

@@ -6,11 +6,17 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xlme_jax.data.batches import mixing, pair_sampling
 from xlme_jax.studies.reports import pictures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LogNorm
+    from matplotlib.image import AxesImage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +46,9 @@ def samplers(
     Raises:
       ValueError: the share of a language cannot be met; the message names the language.
     """
-    there = np.nonzero(counts)
+    pairs = np.nonzero(counts)
     tempered = np.zeros_like(counts)
-    tempered[there] = mixing.temperature_weights(counts[there], alpha)
+    tempered[pairs] = mixing.temperature_weights(counts[pairs], alpha)
     corner = pair_sampling.linear_programme(languages, counts, alpha)
     return [
         PairDensity("temperature", tempered),
@@ -113,8 +119,8 @@ def draw(
         raise ValueError(f"no pair has the languages {unknown}; there are {list(languages)}")
     order = np.argsort(-counts.sum(axis=1), kind="stable").tolist()
     order = [n for n in order if not highlighted or languages[n] in highlighted]
-    names, places = [languages[n] for n in order], np.ix_(order, order)
-    panels = [(sampler.name, sampler.density[places]) for sampler in densities]
+    names, drawn = [languages[n] for n in order], np.ix_(order, order)
+    panels = [(sampler.name, sampler.density[drawn]) for sampler in densities]
     positive = np.concatenate([density[density > 0] for _, density in panels])
     if not len(positive):
         raise ValueError(f"no two of the languages {names} are a pair")
@@ -123,15 +129,9 @@ def draw(
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     # The colours span six orders of magnitude; smaller values are palest, zero is grey.
     norm = LogNorm(max(positive.min(), positive.max() * 1e-6), positive.max(), clip=True)
-    there = counts[places] > 0
+    size = min(9.0, 72 * 0.9 * side / max(len(names), 1))
     for axis, (name, density) in zip(axes, panels):
-        never = int(np.triu(there & (density == 0)).sum())
-        title = f"{name}:\n{never:,} of {np.triu(there).sum():,} pairs never drawn"
-        axis.set_title(title, fontsize=11, fontweight="bold", loc="left")
-        axis.set_facecolor("white")
-        axis.imshow(np.where(there, 0.0, np.nan), cmap="Greys_r", vmin=-5, vmax=1)
-        image = axis.imshow(np.ma.masked_equal(density, 0), cmap="viridis_r", norm=norm)
-        size = min(9.0, 72 * 0.9 * side / max(len(names), 1))
+        image = _draw_density(axis, name, density, counts[drawn] > 0, norm)
         axis.set_xticks(range(len(names)), names, fontsize=size, rotation=90)
         axis.set_yticks(range(len(names)), names, fontsize=size)
         axis.tick_params(length=0)
@@ -140,3 +140,23 @@ def draw(
         image, ax=axes, label="probability (grey: never drawn, white: no such pair)", shrink=0.8
     )
     path.write_bytes(pictures.png(figure))
+
+
+def _draw_density(
+    axis: Axes, name: str, density: np.ndarray, is_pair: np.ndarray, norm: LogNorm
+) -> AxesImage:
+    """Draws a density, float64[L, L], and returns the image, whose colours the bar explains.
+
+    Args:
+      axis: where to draw.
+      name: name of the sampler.
+      density: probabilities of pairs.
+      is_pair: bool[L, L], whether there is such a pair.
+      norm: normalisation of the colours.
+    """
+    never = int(np.triu(is_pair & (density == 0)).sum())
+    title = f"{name}:\n{never:,} of {np.triu(is_pair).sum():,} pairs never drawn"
+    axis.set_title(title, fontsize=11, fontweight="bold", loc="left")
+    axis.set_facecolor("white")
+    axis.imshow(np.where(is_pair, 0.0, np.nan), cmap="Greys_r", vmin=-5, vmax=1)
+    return axis.imshow(np.ma.masked_equal(density, 0), cmap="viridis_r", norm=norm)

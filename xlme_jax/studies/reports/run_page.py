@@ -103,7 +103,7 @@ def _page(
         html_page.details("Model", _file(model_dir / "model-info.txt")),
         "<h2>How it was run</h2>",
         _manifest(model_dir),
-        _again(model_dir),
+        _repeating_command(model_dir),
         html_page.details("Data card", _data_card(model_dir)),
         html_page.details("Configuration (config.gin)", _file(model_dir / "config.gin")),
     ]
@@ -270,7 +270,7 @@ def _data_card(model_dir: Path) -> str:
     return f"<p><code>{escaped(str(card))}</code></p>" + _file(card)
 
 
-def _again(model_dir: Path) -> str:
+def _repeating_command(model_dir: Path) -> str:
     """Returns the command that repeats the run, if its configuration is in the folder."""
     if not (model_dir / "config.gin").is_file():
         return ""

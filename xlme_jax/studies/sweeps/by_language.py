@@ -10,11 +10,11 @@ from xlme_jax.evaluation.results import Header, ResultsError
 from xlme_jax.studies.sweeps.grids import BY_LANGUAGE, PointResult
 
 
-def write(each: Mapping[str, PointResult], output: Path, command: str) -> None:
+def write(selected: Mapping[str, PointResult], output: Path, command: str) -> None:
     """Writes OUTPUT/by_language/seed_K with the results of each language at its selected point.
 
     Args:
-      each: {language: the point that it selected}; all runs of these points have been evaluated.
+      selected: {language: the point that it selected}; all runs of these points are evaluated.
       output: folder of the sweep.
       command: command line of the sweep.
 
@@ -22,9 +22,9 @@ def write(each: Mapping[str, PointResult], output: Path, command: str) -> None:
       ResultsError: a run has no results, several results files, or no results in a language that
         selected its point.
     """
-    for seed in range(len(next(iter(each.values())).runs)):
+    for seed in range(len(next(iter(selected.values())).runs)):
         tasks: dict[str, list[Outcome]] = {}
-        for language, point in each.items():
+        for language, point in selected.items():
             file, *more = results.find(point.runs[seed].folder)
             if more:
                 raise ResultsError(f"{file} and {more[0]} are of one run; delete one of them.")
@@ -35,8 +35,8 @@ def write(each: Mapping[str, PointResult], output: Path, command: str) -> None:
                     rows.setdefault(row.task, []).append(row)
             if not rows:
                 raise ResultsError(f"{file} has no results in {language}, which selected this run.")
-            for task, some in rows.items():
-                tasks.setdefault(task, []).append(Outcome(tuple(some), {}))
+            for task, of_task in rows.items():
+                tasks.setdefault(task, []).append(Outcome(tuple(of_task), {}))
         folder = output / BY_LANGUAGE / f"seed_{seed}"
         header = Header(command, str(folder), seed=seed, flops=run_results.header.flops)
         results.write([merge(outcomes) for outcomes in tasks.values()], folder, header)

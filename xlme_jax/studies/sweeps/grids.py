@@ -261,7 +261,7 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
     """Returns the text of `sweep.json`."""
     metrics = metrics_of(config)
     chosen = best(results, config.select, config.minimize)
-    each = best_by_language(results, config)
+    by_language = best_by_language(results, config)
     name = chosen.point.name if chosen else None
     content = {
         "format": 1,
@@ -270,9 +270,11 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
         "minimize": config.minimize,
         "seeds": config.seeds,
         # Name of the folder with the results of the selected runs.
-        "best": BY_LANGUAGE if each else name,
+        "best": BY_LANGUAGE if by_language else name,
         "along": config.along or None,
-        "best_by_language": {x: winner.point.name for x, winner in each.items()} if each else None,
+        "best_by_language": None
+        if by_language is None
+        else {language: winner.point.name for language, winner in by_language.items()},
         "points": [
             {
                 "name": result.point.name,
@@ -301,18 +303,7 @@ def to_markdown(
     metrics = metrics_of(config)
     chosen = best(results, config.select, config.minimize)
     lines = [f"# Sweep: {output.name}", "", "```", command, "```", ""]
-    rule = "lowest" if config.minimize else "highest"
-    if each := best_by_language(results, config):
-        lines.append(f"Selected, each with the {rule} mean on its development set:")
-        points_of = [[language, winner.point.name] for language, winner in each.items()]
-        lines += ["", *text_table.markdown(["language", "point"], points_of)]
-    elif chosen:
-        lines.append(f"Selected: **{chosen.point.name}**, with the {rule} mean `{config.select}`.")
-    elif config.select:
-        lines.append(
-            f"None selected: runs are missing, or no point has `{config.select}` for all "
-            f"{config.seeds} seeds."
-        )
+    lines += _selection(config, chosen, best_by_language(results, config))
     headings, of_points = [f"`{metric}`" for metric in metrics], []
     for result in results:
         name = f"**{result.point.name}**" if result is chosen else result.point.name
@@ -332,6 +323,30 @@ def to_markdown(
     ]
     lines += text_table.markdown(["run", "status", *headings], of_runs)
     return "\n".join(lines) + "\n"
+
+
+def _selection(
+    config: SweepConfig,
+    chosen: PointResult | None,
+    by_language: Mapping[str, PointResult] | None,
+) -> list[str]:
+    """Returns the lines of `sweep.md` on the selected points, from `best`, `best_by_language`."""
+    rule = "lowest" if config.minimize else "highest"
+    if by_language:
+        rows = [[language, winner.point.name] for language, winner in by_language.items()]
+        return [
+            f"Selected, each with the {rule} mean on its development set:",
+            "",
+            *text_table.markdown(["language", "point"], rows),
+        ]
+    if chosen:
+        return [f"Selected: **{chosen.point.name}**, with the {rule} mean `{config.select}`."]
+    if config.select:
+        return [
+            f"None selected: runs are missing, or no point has `{config.select}` for all "
+            f"{config.seeds} seeds."
+        ]
+    return []
 
 
 def metrics_of(config: SweepConfig) -> list[str]:
