@@ -41,8 +41,8 @@ CONVENTIONS: Mapping[str, Callable[[float, float], float]] = {
 """{convention: function of the arguments of `as_table_4` that returns FLOPs}."""
 
 
-def count(all_streams: float, pairs: float) -> dict[str, float]:
-    """Returns {convention: FLOPs}.
+def by_convention(all_streams: float, pairs: float) -> dict[str, float]:
+    """Returns {convention: FLOPs of a train step as it counts them}.
 
     Args:
       all_streams: FLOPs of all streams, as `model.flops` counts them.

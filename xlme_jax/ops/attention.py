@@ -223,6 +223,7 @@ def _split_axes(
     """
     sizes = automatic_axes()
     axes = []
+    # The last axes that `partition` leaves out are not split.
     for dimension, entry in zip(q.shape, (*(partition or ()), None, None, None)):
         names = (entry,) if isinstance(entry, str) else entry or ()
         names = tuple(name for name in names if name in sizes)

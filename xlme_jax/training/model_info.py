@@ -75,7 +75,7 @@ def flops_per_step(
 
     without_pairs = {name: (0 if name in pairs else rows, n) for name, (rows, n) in shapes.items()}
     of_all = step_flops(shapes)
-    return flop_conventions.count(of_all, of_all - step_flops(without_pairs))
+    return flop_conventions.by_convention(of_all, of_all - step_flops(without_pairs))
 
 
 def bytes_per_device(tree: Any) -> int:

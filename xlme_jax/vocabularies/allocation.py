@@ -108,7 +108,7 @@ def _slope(curve: Curve, start: int, end: int) -> float:
     return (curve[end][1] - curve[start][1]) / (curve[end][0] - curve[start][0])
 
 
-def growth(curves: Mapping[str, Curve], weights: Mapping[str, float]) -> list[Step]:
+def growth_steps(curves: Mapping[str, Curve], weights: Mapping[str, float]) -> list[Step]:
     """Returns the steps of all languages, the largest gain first.
 
     Steps of a language are in the order of their sizes, because the curve is concave. Ties are
@@ -159,7 +159,7 @@ def allocate(
             "more, give smaller --candidate_sizes, or fewer --languages."
         )
     following: tuple[str, Mapping[str, float]] = ("", {})
-    for step in growth(curves, weights):
+    for step in growth_steps(curves, weights):
         old, new = held[step.language], pieces_of(step.language, step.candidate)
         grown = len(owners) + sum(piece not in owners for piece in new)
         grown -= sum(owners[piece] == 1 for piece in old if piece not in new)
