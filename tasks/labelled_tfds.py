@@ -163,7 +163,7 @@ def register(
         (
             task.task,
             task.mixture,
-            TfdsLabelledSource(chosen, _subsets(name, task), (task.language,)),
+            TfdsLabelledSource(chosen, _subsets_of_task(name, task), (task.language,)),
         )
         for task in _list_tasks(name)
     ]
@@ -187,7 +187,7 @@ def find(name: str, task: str) -> list[TextTask]:
     """
     tasks = []
     for chosen in labelled_source.select(_list_tasks(name), task):
-        subsets = _subsets(name, chosen)
+        subsets = _subsets_of_task(name, chosen)
         source = TfdsLabelledSource(benchmark(name), subsets, (chosen.language,))
         splits = {
             split: seqio_sources.tfds_shards(
@@ -215,7 +215,7 @@ def _list_tasks(name: str) -> list[LabelledTask]:
     return labelled_source.list_tasks(f"{PREFIX}{name}", benchmark(name), available)
 
 
-def _subsets(name: str, task: LabelledTask) -> dict[str, tuple[Subset, str]]:
+def _subsets_of_task(name: str, task: LabelledTask) -> dict[str, tuple[Subset, str]]:
     """Returns {split: (subset, language)} of a task of a benchmark."""
     return {split: (SUBSETS[name][which], which[1]) for split, which in task.splits.items()}
 

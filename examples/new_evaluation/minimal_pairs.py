@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from xlme_jax.configuration import registry
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.measure import About, Measure, ScoreColumn, ScoreTable
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
@@ -70,7 +71,8 @@ class MinimalPairs(Measure):
         length = min(self.length, subject.max_length or self.length)
         pairs = {path.stem: _read(path) for path in self._files()}
         sentences = [text for of_file in pairs.values() for pair in of_file for text in pair]
-        texts = encoding.texts_of(subject.vocabulary, sentences, length)
+        report = ReadReport()
+        texts = encoding.texts_of(subject.vocabulary, sentences, length, report)
         # One row for each token of each sentence, with this token masked.
         masked = [(i, k) for i, text in enumerate(texts) for k in range(1, len(text) - 1)]
         rows = [(*texts[i][:k], mask_id, *texts[i][k + 1 :]) for i, k in masked]
@@ -92,7 +94,7 @@ class MinimalPairs(Measure):
             good, bad = likelihoods.reshape(-1, 2).T
             starts = np.cumsum([len(of_file) for of_file in pairs.values()])[:-1]
             is_right = dict(zip(pairs, np.split(good > bad, starts)))
-            return self._outcome(is_right)
+            return dataclasses.replace(self._outcome(is_right), repaired=dict(report.repaired))
 
         return evaluate
 

@@ -12,7 +12,7 @@ from xlme_jax.data.text.bitext_files import canonical_source
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.text.tables import TableText, read_table, table_units
-from xlme_jax.preparation import raw_examples
+from xlme_jax.preparation import file_sources
 from xlme_jax.preparation.prepare_config import PrepareConfig
 
 SOURCES = ("news", "web")
@@ -82,7 +82,7 @@ def test_formats_hold_out_the_same_pairs(tmp_path, spec):
         source = dataclasses.replace(source, fields=("en", "text"), where="n!=4,n!=6,score<.9")
         held = HeldOutText(spec, corpora=Corpora(sources=(source,)))
         pairs[suffix] = [
-            list(raw_examples.split_pairs(held, source, split, ReadReport()))
+            list(file_sources.split_pairs(held, source, split, ReadReport()))
             for split in ("train", "validation")
         ]
     assert pairs[".jsonl"] == pairs[".parquet"]

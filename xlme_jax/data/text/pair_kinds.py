@@ -116,7 +116,7 @@ class PairFile:
     languages: tuple[str, ...]
     side: int | None = None
     corpus: str = ""
-    columns: tuple[str, ...] | tuple[int, int] = ()
+    columns: tuple[str, ...] | tuple[int, ...] = ()
     score: str | int | None = None
 
     @property
