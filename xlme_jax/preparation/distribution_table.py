@@ -62,7 +62,8 @@ class Distribution:
       is_escaped: Whether line ends are written as a backslash and an "n".
       beside: Ends of the paths of files that belong to the corpus and have no text. They are known
         as such only where files of the corpus lie too.
-      read_by: Other sources (`cc100`, ...) that read the files right.
+      read_by: Other sources (`cc100`, ...) that read the files right, or refuse them by themselves
+        because they lack the columns that these sources read.
       advice: What the user should do, if the files are not read. `{file}` stands for the file,
         `{stem}` for its path up to the first dot of its name, `{folder}` for its folder.
       licence: Licence of the collection, as the publisher states it.
@@ -339,6 +340,7 @@ _TEXT = (
         "table",
         columns=("raw_content",),
         text=("raw_content",),
+        read_by=("table",),
         licence="that of Common Crawl",
         citation="Wenzek et al., 2020, CCNet",
         url="https://github.com/facebookresearch/cc_net",
@@ -351,6 +353,7 @@ _TEXT = (
         "table",
         columns=("content", "headline"),
         text=("content",),
+        read_by=("table",),
         licence="that of mC4 and of its news sites",
         citation="Oladipo et al., 2023, Better Quality Pre-training Data and T5 Models for African "
         "Languages",
@@ -632,6 +635,7 @@ _PAIRS = (
         columns=("src", "tgt", "idx"),
         text=("src", "tgt"),
         language="en",
+        read_by=("table",),
         licence="CC0 1.0",
         citation="Ramesh et al., 2022, Samanantar",
         url="https://huggingface.co/datasets/ai4bharat/samanantar",
@@ -645,6 +649,7 @@ _PAIRS = (
         columns=("src_lang", "tgt_lang", "src", "tgt"),
         text=("src", "tgt"),
         language="en",
+        read_by=("table",),
         licence="CC0 1.0 and CC BY 4.0",
         citation="Gala et al., 2023, IndicTrans2",
         url="https://huggingface.co/datasets/ai4bharat/BPCC",
@@ -657,6 +662,7 @@ _PAIRS = (
         "table_pairs",
         columns=("sl", "tl", "src", "trg"),
         text=("src", "trg"),
+        read_by=("table_pairs",),
         licence="CC BY 4.0",
         citation="Caswell et al., 2025, SMOL",
         url="https://huggingface.co/datasets/google/smol",
@@ -681,6 +687,7 @@ _PAIRS = (
         "table_pairs",
         columns=("english", "non_english"),
         text=("english", "non_english"),
+        read_by=("table_pairs",),
         licence="that of the corpus",
         citation="Reimers and Gurevych, 2020, Making Monolingual Sentence Embeddings Multilingual",
         url="https://huggingface.co/datasets/sentence-transformers/parallel-sentences-ccmatrix",

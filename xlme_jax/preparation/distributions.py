@@ -35,7 +35,7 @@ from xlme_jax.preparation.distribution_table import (
     TRAIN,
     Distribution,
 )
-from xlme_jax.storage.paths import is_file
+from xlme_jax.storage.paths import is_file, is_remote
 from xlme_jax.storage.sealed_json import parse
 
 _HEAD_BYTES = 1 << 16
@@ -151,13 +151,20 @@ def survey(folder: Path) -> Survey:
     else:
         directories = bitext_files.folders_in(reading.check_folder(folder))
         paths = [path for directory in directories for path in reading.data_files(directory)]
+    if is_remote(folder):
+        return survey_files(paths)
+    states = [path.stat() for path in paths]
+    return _survey_of_versions(tuple(paths), tuple((s.st_size, s.st_mtime_ns) for s in states))
+
+
+@functools.lru_cache(maxsize=16)  # A command asks several times for the tasks of a folder.
+def _survey_of_versions(paths: tuple[Path, ...], versions: tuple[tuple[int, int], ...]) -> Survey:
+    """Returns what files are, once for as long as their sizes and times are `versions`."""
     return survey_files(paths)
 
 
 def survey_files(paths: Iterable[Path], reader: str = "") -> Survey:
     """Returns what given files are, as `survey` does for a folder.
-
-    Files are recognised once, as long as none of them changes.
 
     Args:
       paths: The files.
@@ -168,16 +175,6 @@ def survey_files(paths: Iterable[Path], reader: str = "") -> Survey:
     Raises:
       DataError: A file is empty or damaged.
     """
-    sorted_paths = tuple(sorted(paths))
-    states = [path.stat() for path in sorted_paths]
-    return _surveyed(sorted_paths, tuple((s.st_size, s.st_mtime_ns) for s in states), reader)
-
-
-@functools.lru_cache(maxsize=16)
-def _surveyed(
-    paths: tuple[Path, ...], versions: tuple[tuple[int, int], ...], reader: str
-) -> Survey:
-    """Returns what `survey_files` does for sorted paths of files with these sizes and times."""
     contents = _Contents()
     # Patterns are matched once for all files whose names differ only in digits: shards of one
     # language in one folder.
@@ -186,7 +183,7 @@ def _surveyed(
     unknown: dict[Path, list[Distribution]] = {}
     no_language: list[Path] = []
     without_text: list[Path] = []
-    for path in paths:
+    for path in sorted(paths):
         if _ABOUT.fullmatch(path.name):
             without_text.append(path)
             continue
