@@ -274,8 +274,8 @@ def _check_forms(files: Files) -> None:
     """
     forms: dict[tuple[object, ...], Path] = {}
     for file in files:
-        stem = reading.strip_compression(file.path.name).rpartition(".")[0]
-        key = (file.path.parent, stem, file.languages, file.side)
+        name = reading.strip_compression(file.path.name)
+        key = (file.path.parent, name.rpartition(".")[0] or name, file.languages, file.side)
         other = forms.setdefault(key, file.path)
         if other != file.path:
             raise DataError(
