@@ -210,8 +210,8 @@ def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
         sampled = vocabulary_text.sample_text(chosen, _budget(), _ALPHA.value, _SEED.value)
         return list(sentences(vocabulary_text.progress_bar(sampled)))
 
-    new = [tag_or_code(code) for code in flags.FLAGS.languages]
-    retained = [tag_or_code(code) for code in _KEEP.value]
+    new = list(dict.fromkeys(map(tag_or_code, flags.FLAGS.languages)))
+    retained = list(dict.fromkeys(map(tag_or_code, _KEEP.value)))
     extended = extending.extend(
         old,
         sample(new),

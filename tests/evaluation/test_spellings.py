@@ -21,6 +21,7 @@ from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.multiway import Ntrex
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.evaluation.training_text import EncodedSample, TrainingText
+from xlme_jax.preparation.prepare_config import PrepareConfig
 
 LENGTH = 32
 
@@ -90,6 +91,8 @@ def test_a_language_is_listed_once(family):
     for code, other in itertools.combinations(family.spellings, 2):
         with pytest.raises(ValueError, match="names a language more than once"):
             Translations(("en", code, other))
+        config = PrepareConfig("-", ("cc100",), languages=("en", code, other))
+        assert config.languages == ("en", family.tag)
 
 
 def test_held_out_text(family):

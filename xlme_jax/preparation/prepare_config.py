@@ -144,7 +144,8 @@ class PrepareConfig:
                 )
             object.__setattr__(self, field, tuple(value))
         try:
-            object.__setattr__(self, "languages", tuple(map(canonical, self.languages)))
+            tags = dict.fromkeys(map(canonical, self.languages))
+            object.__setattr__(self, "languages", tuple(tags))
         except ValueError as error:
             raise ValueError(f"prepare: `languages`: {error}") from error
         object.__setattr__(self, "options", tuple(dict(self.options).items()))
