@@ -138,7 +138,7 @@ def test_tasks_of_seqio_are_refused(config):
 
 def test_a_missing_package_is_named(config, monkeypatch):
     monkeypatch.setattr(language_id.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"--identify needs py3langid; .*\[langid\]"):
+    with pytest.raises(ValueError, match=r"--identify needs py3langid, .*\[langid\]"):
         api.inspect_text(config, identify=True)
 
 

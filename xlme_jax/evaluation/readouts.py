@@ -169,7 +169,7 @@ def mean_of_finite(embeddings: np.ndarray, dtype: type | None = None) -> np.ndar
 
 def _is_finite(embeddings: np.ndarray) -> np.ndarray:
     """Returns which of N embeddings [N, ...] are finite, bool[N]."""
-    return np.isfinite(embeddings.reshape(len(embeddings), -1)).all(axis=1)
+    return np.isfinite(embeddings).all(axis=tuple(range(1, embeddings.ndim)))
 
 
 def accuracies(retrieved: Found) -> dict[str, np.ndarray]:
@@ -246,7 +246,7 @@ def scores(source: np.ndarray, target: np.ndarray, readout: str = RAW) -> np.nda
     sizes = np.array([len(source), len(target)], np.int32)
     similarity = _cosines(*map(_pad, (source, target)), sizes)
     if readout == "csls":
-        similarity = _csls(similarity)
+        similarity = _csls(similarity, sizes)
     return np.asarray(similarity)[: sizes[0], : sizes[1]]
 
 
@@ -279,7 +279,7 @@ def _search(
         for name in (plain, local):
             if name is not None and name in names:
                 if name == local:
-                    scores = _csls(scores)
+                    scores = _csls(scores, sizes)
                 best = _best(scores)
                 if name == plain and margins is not None:
                     neighbours = min(margins.neighbours, count)
@@ -320,9 +320,9 @@ def _cosines(source: jax.Array, target: jax.Array, sizes: jax.Array) -> jax.Arra
 
 
 @jax.jit
-def _csls(similarity: jax.Array) -> jax.Array:
-    """Returns CSLS scores [N, M] of cosines from `_cosines`; -inf where these are."""
-    source_means, target_means = (_neighbourhood(similarity, axis) for axis in (0, 1))
+def _csls(similarity: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Returns CSLS scores [N, M] of cosines and sizes as in `_cosines`; -inf where these are."""
+    source_means, target_means = (_neighbourhood(similarity, axis, sizes) for axis in (0, 1))
     return 2 * similarity - source_means[:, None] - target_means[None]
 
 
@@ -374,24 +374,26 @@ def _nearest_by_margin(
     }
 
 
-def _neighbourhood(similarity: jax.Array, axis: int) -> jax.Array:
+def _neighbourhood(similarity: jax.Array, axis: int, sizes: jax.Array) -> jax.Array:
     """Returns the mean cosine of each text with its nearest neighbours on the other side.
 
     Args:
       similarity: [N, M] from `_cosines`.
       axis: axis of `similarity` along which the texts lie: 0 for sources, 1 for targets.
+      sizes: int32[2], texts of each side that are not padding.
 
     Returns:
-      float32[N] for sources or float32[M] for targets; 0 for a text without a finite cosine, such
-      as padding, because -inf - -inf would be NaN in `_csls`.
+      float32[N] for sources or float32[M] for targets; 0 at padding, and where a neighbour is not
+      finite: because -inf - -inf would be NaN in `_csls`.
     """
     size, other = similarity.shape[axis], similarity.shape[1 - axis]
     most = min(NEIGHBOURS, other)
+    counted = jnp.arange(most) < sizes[1 - axis]
 
     def of_text(index: jax.Array) -> jax.Array:
         values = jax.lax.dynamic_index_in_dim(similarity, index, axis, keepdims=False)
         nearest, _ = jax.lax.top_k(values, most)
-        counted = jnp.isfinite(nearest)
-        return jnp.where(counted, nearest, 0).sum() / jnp.maximum(counted.sum(), 1)
+        return jnp.where(counted, nearest, 0).sum() / counted.sum()
 
-    return jax.lax.map(of_text, jnp.arange(size), batch_size=max(_BLOCK // other, 1))
+    means = jax.lax.map(of_text, jnp.arange(size), batch_size=max(_BLOCK // other, 1))
+    return jnp.where(jnp.isfinite(means), means, 0)
