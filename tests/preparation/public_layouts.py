@@ -376,6 +376,16 @@ LAYOUTS = {
     # Joined verses are one unit; the fifth is not in one, the ninth not in the other.
     "ebible": (references, {"text_pairs_en_sw": 10}),
     "bible": (verses, {"text_pairs_en_sw": 9}),
+    "ebible-vpl": (
+        lambda folder: [
+            lines(
+                folder / f"{name}_vpl/{name}_vpl.txt",
+                [f"GEN 1:{i + 1} {sentence(code, i)}" for i in range(12)],
+            )
+            for name, code in (("engwebp", "en"), ("swhulb", "sw"))
+        ],
+        EN_SW,
+    ),
     "multiway": (
         both(
             lambda folder: wide(folder, "stories/{language}.txt.xz"),

@@ -838,6 +838,18 @@ _PAIRS = (
         url="https://aclanthology.org/2020.lrec-1.352",
     ),
     Distribution(
+        "ebible-vpl",
+        "eBible.org (verse per line)",
+        (r"(?P<language>[a-z]{3})[a-z0-9]*_vpl\.txt<z>",),
+        "swhulb_vpl/swhulb_vpl.txt",
+        "verses",
+        start=r"\A[1-3]?[A-Z]{2,3} \d+:\d+ \S",
+        beside=(r"<file>_vpl\.(?:xml|sql)",),
+        licence="mixed, see its page",
+        citation="eBible.org",
+        url="https://ebible.org/download.php",
+    ),
+    Distribution(
         "multiway",
         "African Storybook and other multi-way folders",
         (r"<language>\.txt<z>",),

@@ -470,7 +470,8 @@ def _selected(text: _Text, config: PrepareConfig, names: str) -> _Text:
         pairs = ", ".join(sorted({source.pair for source in text.sources})) or "none"
         raise DataError(
             f"{names}: nothing to train on in these languages and pairs; there are the languages "
-            f"{', '.join(sorted(text.documents)) or 'none'} and the pairs {pairs}"
+            f"{', '.join(sorted(text.documents)) or 'none'} and the pairs {pairs} (Bibles and "
+            "multi-way files make pairs if they are there in two languages)"
         )
     return dataclasses.replace(
         text,

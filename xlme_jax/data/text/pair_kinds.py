@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import os
 import re
 from collections import defaultdict
@@ -25,6 +26,8 @@ from xlme_jax.data.text.tables import pair_columns, table_units
 from xlme_jax.data.text.tmx import tmx_units
 from xlme_jax.data.text.tsv import not_numbers, tsv_units
 from xlme_jax.data.text.verses import verse_ids, verse_units
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, order=True)
@@ -403,6 +406,9 @@ def _join_all(
     groups: dict[object, list[PairFile]] = defaultdict(list)
     for file in files:
         groups[folder_of(file), file.corpus].append(file)
+    for group in groups.values():
+        if len({file.languages for file in group}) == 1:
+            _log.warning("%s: not read, as it is in no other language here", group[0].path)
     return [
         canonical_source(kind, (a.languages[0], b.languages[0]), a.path, b.path)
         for group in groups.values()

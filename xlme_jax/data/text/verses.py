@@ -1,9 +1,9 @@
 r"""Reader of Bibles, whose verses are paired by their ids and not by their lines.
 
 Two forms are in use. In one, a line is `id<TAB>text`, below lines of a head that begin with "#";
-the id is a number (`40001001`), `GEN 1:1`, `b.GEN.1.1`, or a book, chapter and verse in columns
-(`40N<TAB>1<TAB>1`, `GEN<TAB>1<TAB>1`). In the other (eBible), line n is the verse that line n of
-`vref.txt` names.
+the id is a number (`40001001`), `GEN 1:1` (a space may follow it), `b.GEN.1.1`, or a book, chapter
+and verse in columns (`40N<TAB>1<TAB>1`, `GEN<TAB>1<TAB>1`). In the other (eBible), line n is the
+verse that line n of `vref.txt` names.
 Translations join verses: the first of them has the text of all, and the others have `<range>`.
 """
 
@@ -20,7 +20,7 @@ from xlme_jax.data.text.reading import ReadReport
 REFERENCES = ("vref.txt", "../vref.txt", "../metadata/vref.txt")
 _RANGE = "<range>"
 _VERSE = re.compile(
-    r"(\d{8}(?=[ \t])|(?:b\.)?[1-3]?[A-Za-z]{2,3}[ ._]\d+[.:_]\d+(?=\t)"
+    r"(\d{8}(?=[ \t])|(?:b\.)?[1-3]?[A-Za-z]{2,3}[ ._]\d+[.:_]\d+(?=[ \t])"
     r"|(?:\d\d[A-Z]|[1-3]?[A-Z]{2,3})\t\d+\t\d+(?=\t))(?:\t\d*)*?[ \t](.*)"
 )
 
