@@ -284,16 +284,23 @@ def _check_forms(files: Files) -> None:
             )
     by_name = {file.path.name: file.path for file in files}
     for file in files:
-        if file.distribution.format != "zip":
-            continue
-        with contextlib.suppress(zipfile.BadZipFile), open_file(file.path) as opened:
-            for member in zipfile.ZipFile(opened).infolist():
-                unpacked = by_name.get(PurePosixPath(member.filename).name)
-                if unpacked is not None and unpacked.stat().st_size == member.file_size:
-                    raise DataError(
-                        f"{file.path}: {unpacked} is a file of this archive, which would be read "
-                        "twice; move the archive out of the folder"
-                    )
+        for name, size in _members(file.path) if file.distribution.format == "zip" else ():
+            unpacked = by_name.get(name)
+            if unpacked is not None and unpacked.stat().st_size == size:
+                raise DataError(
+                    f"{file.path}: {unpacked} is a file of this archive, which would be read "
+                    "twice; move the archive out of the folder"
+                )
+
+
+def _members(path: Path) -> list[tuple[str, int]]:
+    """Returns the names and sizes of the files in a zip; [] if it is damaged."""
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, OSError, RuntimeError, ValueError):
+        return []
+    return [(PurePosixPath(member.filename).name, member.file_size) for member in members]
 
 
 def _remedy_for_unknown(folder: Path, path: Path) -> str:

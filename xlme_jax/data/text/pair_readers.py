@@ -143,7 +143,7 @@ def _moses_members(
     keys = lang1, lang2
     stems: dict[str, dict[str, zipfile.ZipInfo]] = defaultdict(dict)
     for member in archive.infolist():
-        if Path(member.filename).name.startswith("."):  # Of macOS: __MACOSX/._Tatoeba.en-sw.en
+        if Path(member.filename).name.startswith("._"):  # Of macOS: __MACOSX/._Tatoeba.en-sw.en
             continue
         stem, dot, suffix = strip_compression(member.filename).rpartition(".")
         language = languages.tag_or_code(suffix)
