@@ -69,7 +69,7 @@ _FINE_TUNED = (
 _ONE_POINT = "--grid=Optimizer.learning_rate=1e-3"
 _DATA = (
     *("xlme_250k", "xlme_500k", "xylent_500k", "xylent_500k_ccaligned", "xlmr_250k", "xlmr_15"),
-    *("wmt14_en_de", "wmt14_en_fr"),
+    *("wmt14_en_de", "wmt14_en_fr", "opus_en_de"),
 )
 
 
@@ -138,7 +138,7 @@ class Workplace:
 
     def _train(self, flags):
         start = _value(flags, "gin.INIT_FROM", "").strip("'")
-        if start.startswith("runs/"):
+        if start.startswith("runs/") and not Path(start).exists():
             runs = (line for items in PAPERS.values() for item in items for line in item.runs)
             self.results_of(next(x for x in runs if f"gin.MODEL_DIR=\"'{start}'\"" in x))
         folder = Path(_value(flags, "gin.MODEL_DIR").strip("'"))

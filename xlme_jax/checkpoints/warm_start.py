@@ -29,6 +29,19 @@ from xlme_jax.objectives.base import Params
 _log = logging.getLogger(__name__)
 
 
+def has_weights(run: Path, names: Collection[str]) -> bool:
+    """Returns whether a run's checkpoint (`checkpoint_of`) has weights of these top-level names.
+
+    Raises:
+      ValueError: there is no checkpoint, or it is damaged.
+    """
+    checkpoint = checkpoint_of(run)
+    with named_source(checkpoint):
+        check_files(checkpoint)
+        with damage_if_unsealed(checkpoint):
+            return set(names) <= state_metadata(checkpoint)["params"].keys()
+
+
 def check_warm_start(
     run: Path,
     abstract_params: Params,

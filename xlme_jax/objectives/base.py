@@ -165,12 +165,16 @@ class WarmStart:
         form differs from `params` in more than names. If it is given, `new` and `counterparts`
         refer to names of the template instead of `params`.
       derive: function from weights in the template's form to the `params` that they initialize.
+      marks: top-level names of `params` by which a checkpoint of this system itself is known. Such
+        a checkpoint has the form of `params`, and initializes all of them; () if the fields above
+        apply to every checkpoint.
     """
 
     new: tuple[str, ...] = ()
     counterparts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     template: Callable[[jax.Array], Params] | None = None
     derive: Callable[[Params], Params] = lambda params: params
+    marks: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

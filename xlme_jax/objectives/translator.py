@@ -46,7 +46,7 @@ LANGUAGES = "languages"
 
 @dataclasses.dataclass(frozen=True)
 class TranslateConfig(TunedConfig):
-    """Translation with the layers of a pre-trained encoder (VECO, Sec. 4.2).
+    """Translation with the layers of a pre-trained encoder (VECO, Sec. 2.3).
 
     Attributes:
       pretrained: the objective that the encoder was pre-trained with: one of masked language
@@ -166,7 +166,10 @@ class Translate(PlainObjective):
             )
         }
         self.warm_start = WarmStart(
-            new=(CROSS,), template=self._pretraining.init, derive=self._derive
+            new=(CROSS,),
+            template=self._pretraining.init,
+            derive=self._derive,
+            marks=(LANGUAGES,),
         )
 
     @property

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
+from xlme_jax.objectives.base import Metrics, Objective, Params, WarmStart, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.step import Points, make_train_step
@@ -84,18 +84,19 @@ def _sharded(boxed: Any, mesh: jax.sharding.Mesh) -> Any:
 class WarmParams:
     """Merges the weights of a checkpoint with fresh ones, for a warm start.
 
+    Attributes:
+      start: how the checkpoint initializes weights.
+
     Args:
-      objective: the objective of the run.
+      start: how the checkpoint initializes weights.
       abstract: shapes, types and shardings of the run's state.
       mesh: the run's mesh.
       seed: seed of the run.
     """
 
-    def __init__(
-        self, objective: Objective, abstract: TrainState, mesh: jax.sharding.Mesh, seed: int
-    ):
-        self._start, self._abstract, self._mesh = objective.warm_start, abstract, mesh
-        template = self._start.template
+    def __init__(self, start: WarmStart, abstract: TrainState, mesh: jax.sharding.Mesh, seed: int):
+        self.start, self._abstract, self._mesh = start, abstract, mesh
+        template = start.template
         self._init = functools.partial(template, _init_rng(seed)) if template else None
 
     @functools.cached_property
@@ -119,7 +120,7 @@ class WarmParams:
         init, out = self._init, jax.tree.map(lambda leaf: leaf.sharding, self._abstract.params)
 
         def derive(fresh: Params, read: Params) -> Params:
-            return _merged(fresh, self._start.derive(_merged(meshes.unbox(init()), read)))
+            return _merged(fresh, self.start.derive(_merged(meshes.unbox(init()), read)))
 
         return jax.jit(derive, out_shardings=out)(fresh, read)
 

@@ -10,7 +10,7 @@ from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops, weights_digest
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.model.flop_conventions import CONVENTIONS
-from xlme_jax.objectives.base import Objective, init_carried
+from xlme_jax.objectives.base import Objective, WarmStart, init_carried
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.journal import Diverged
@@ -45,7 +45,7 @@ def starting_point(
       CheckpointError: all checkpoints are damaged.
     """
     config, resumes = run.config, checkpoints.latest_step() is not None
-    warm = WarmParams(run.objective, abstract, run.mesh, config.seed)
+    warm = WarmParams(_warm_start(run, resumes), abstract, run.mesh, config.seed)
     if not resumes and config.init_from is not None:
         _check_warm_start(run, abstract, warm)
     _log.info("Compiling what starts a run; programs are kept for the next start.")
@@ -80,6 +80,16 @@ def starting_point(
     return filled, record, evaluators
 
 
+def _warm_start(run: Run, resumes: bool) -> WarmStart:
+    """Returns how INIT_FROM initializes weights: one to one, if it is a run of the same system."""
+    start = run.objective.warm_start
+    if resumes or run.config.init_from is None or not start.marks:
+        return start
+    from xlme_jax.checkpoints.warm_start import has_weights
+
+    return WarmStart() if has_weights(as_path(run.config.init_from), start.marks) else start
+
+
 def _check_warm_start(run: Run, abstract: TrainState, warm: WarmParams) -> None:
     """Raises ValueError if INIT_FROM does not fit the run, before anything is compiled."""
     from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer
@@ -97,8 +107,8 @@ def _warm_arguments(run: Run, warm: WarmParams) -> dict[str, Any]:
         "run": as_path(run.config.init_from or ""),
         "abstract_params": warm.checkpoint_shapes,
         "vocabulary": run.vocabulary_digest,
-        "may_lack": run.objective.warm_start.new,
-        "counterparts": run.objective.warm_start.counterparts,
+        "may_lack": warm.start.new,
+        "counterparts": warm.start.counterparts,
         "growth": run.growth,
     }
 
