@@ -2,9 +2,10 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
-from helpers import finetuning, hf_folders, tiny
+from helpers import finetuning, hf_folders, runs, tiny
 
 from xlme_jax.checkpoints.saved import read_best
 from xlme_jax.data import cldr
@@ -124,6 +125,18 @@ def test_eight_devices_find_the_tokens_of_one(tmp_path):
         assert one == eight and len({text for line in one for text in line}) > 2, how
         values = [[value for line in each[how] for _, value in line] for each in found]
         np.testing.assert_allclose(*values, rtol=1e-5)
+
+
+def test_a_translator_goes_on_with_all_its_weights(tmp_path, tiny_data):
+    short = {"objective": "translate", "TRAIN_STEPS": 2, "Optimizer__warmup_steps": 1}
+    first = runs.run(tmp_path / "first", tiny_data, **short)
+    start = {"INIT_FROM": str(tmp_path / "first"), "Optimizer__learning_rate": 1e-30}
+    second = runs.run(tmp_path / "second", tiny_data, **short, **start)
+    assert np.abs(first.params["languages"]).max() > 0
+    for before, after in zip(*(jax.tree.leaves(state.params) for state in (first, second))):
+        np.testing.assert_allclose(after, before, rtol=0, atol=1e-20)
+    with pytest.raises(ValueError, match="Warm starts need the same objective, model sizes"):
+        runs.run(tmp_path / "other", tiny_data, **short, **start, Encoder__num_layers=2)
 
 
 @pytest.mark.slow
