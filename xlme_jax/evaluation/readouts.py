@@ -143,25 +143,17 @@ def search(
 
 def warn_if_not_finite(source: np.ndarray, target: np.ndarray) -> None:
     """Logs how many texts of each side, [N, ...] and [M, ...], have embeddings not finite."""
-    damaged = [int((~_is_finite(side)).sum()) for side in (source, target)]
-    if any(damaged):
+    counts = [n for side in (source, target) for n in ((~_is_finite(side)).sum(), len(side))]
+    if counts[0] or counts[2]:
         _log.warning(
             "retrieval: %d of %d sources and %d of %d targets have embeddings that are not finite; "
             "they count as not found",
-            damaged[0],
-            len(source),
-            damaged[1],
-            len(target),
+            *counts,
         )
 
 
 def mean_of_finite(embeddings: np.ndarray, dtype: type | None = None) -> np.ndarray:
-    """Returns the mean of the texts whose embeddings are finite, of all texts if none are.
-
-    Args:
-      embeddings: [N, ...].
-      dtype: type of the mean [...]; None for that of the embeddings.
-    """
+    """Returns the mean [...] of the finite ones of N embeddings [N, ...], of all if none are."""
     is_finite = _is_finite(embeddings)
     chosen = embeddings[is_finite] if 0 < is_finite.sum() < len(is_finite) else embeddings
     return chosen.mean(axis=0, dtype=dtype)

@@ -116,11 +116,8 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 def _slurm_tasks_here(environ: Mapping[str, str], processes: int | None) -> int:
     """Returns how many of Slurm's tasks of this step or job run on this node; 0 if unknown.
 
-    They differ from the processes that mpirun or torchrun starts, and from those of a batch script.
-
-    Args:
-      environ: environment variables.
-      processes: the run's processes on the node, for a job that does not say its tasks.
+    They differ from the processes that mpirun or torchrun starts, and from those of a batch script;
+    `processes`, those of the run on this node, are taken for a job that does not say its tasks.
     """
     tasks = _number(environ, "SLURM_STEP_NUM_TASKS") or _number(environ, "SLURM_NTASKS")
     here = processes if tasks is None else _slurm_node_tasks(environ, tasks)
