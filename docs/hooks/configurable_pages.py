@@ -1,5 +1,6 @@
 """Reference of everything that gin configures, from the registry that `--help` prints."""
 
+import contextlib
 import dataclasses
 import html
 import inspect
@@ -17,7 +18,7 @@ _INTRODUCTION = """
 # Configurables
 
 Every dataclass that gin can configure, with its fields: `NAME.field = value` in a gin file, or
-`--gin.NAME.field=value` on the command line ([Configure a run](../configuration.md)). `NAME` may
+`--gin.NAME.field=value` on the command line ([Configure a run](../guide/configuration.md)). `NAME` may
 have a scope, which tells two of them apart: `bitext/PairStream.rows`,
 `generator/Encoder.num_layers`. `python -m xlme_jax.train --help` prints the same list. From Python
 they are ordinary frozen dataclasses ([Configuration classes](classes.md)).
@@ -65,12 +66,22 @@ def descriptions(cls: type) -> dict[str, str]:
     return found
 
 
+def _written_class(cls: type) -> type:
+    """Returns a class, or its first base that stands in a file, if the class is made by code."""
+    for base in cls.__mro__:
+        with contextlib.suppress(OSError):
+            inspect.getsource(base)
+            return base
+    return cls
+
+
 def _section(gin_name: str, cls: type) -> str:
     text = [s.value for s in _sections(cls) if s.kind is DocstringSectionKind.text]
     lines = [f"## {gin_name}", "", *text, ""]
     if paper := getattr(cls, "paper", None):
         lines += [f"Paper: {paper.authors} ({paper.year}), *{paper.title}*.", ""]
-    lines += [f"Class: [`{cls.__qualname__}`][{cls.__module__}.{cls.__qualname__}]", ""]
+    written = _written_class(cls)
+    lines += [f"Class: [`{cls.__qualname__}`][{written.__module__}.{written.__qualname__}]", ""]
     fields, hints = dataclasses.fields(cls), typing.get_type_hints(cls)
     if not fields:
         return "\n".join([*lines, "It has no fields.", ""])

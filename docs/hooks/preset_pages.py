@@ -8,7 +8,7 @@ _INTRODUCTION = """
 The gin files of the package, in `gin_configs`. The first comment of each says what it runs, on what
 hardware, how long, and what to expect. `--gin_file=gin_configs/runs/quickstart.gin` works in any
 folder, once the package is installed; several files are read in order.
-[Configure a run](../configuration.md) changes them from the command line.
+[Configure a run](../guide/configuration.md) changes them from the command line.
 """
 _FOLDERS = {
     "runs": "Pre-training runs",
