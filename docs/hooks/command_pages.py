@@ -33,8 +33,8 @@ _INTRODUCTION = """
 Every command is a module, `python -m xlme_jax.NAME` or `xlme-jax NAME`, and prints this page's text
 with `--help`.
 Flags with a value take `--flag=value`, lists `--flag=a,b`, switches `--flag` or `--noflag`. Paths
-may be in a bucket, `gs://BUCKET/...` ([Pods and buckets](../guide/pods.md)). Commands that read gin files
-({gin}) take `--gin_file=FILE`, repeatable, and `--gin.NAME=VALUE` for any field of the
+may be in a bucket, `gs://BUCKET/...` ([Pods and buckets](../guide/pods.md)). Commands that read gin
+files ({gin}) take `--gin_file=FILE`, repeatable, and `--gin.NAME=VALUE` for any field of the
 [configurables](configurables.md).
 
 An error that a user can fix is printed in one line without a traceback; `XLME_TRACEBACK=1` shows

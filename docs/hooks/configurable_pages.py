@@ -18,8 +18,8 @@ _INTRODUCTION = """
 # Configurables
 
 Every dataclass that gin can configure, with its fields: `NAME.field = value` in a gin file, or
-`--gin.NAME.field=value` on the command line ([Configure a run](../guide/configuration.md)). `NAME` may
-have a scope, which tells two of them apart: `bitext/PairStream.rows`,
+`--gin.NAME.field=value` on the command line ([Configure a run](../guide/configuration.md)). `NAME`
+may have a scope, which tells two of them apart: `bitext/PairStream.rows`,
 `generator/Encoder.num_layers`. `python -m xlme_jax.train --help` prints the same list. From Python
 they are ordinary frozen dataclasses ([Configuration classes](classes.md)).
 
