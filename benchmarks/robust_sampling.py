@@ -26,7 +26,8 @@ from train_step import SHAPES, timed
 
 from xlme_jax.data.batches import mixing, pair_sampling
 from xlme_jax.data.batches.pair_losses import PairLosses
-from xlme_jax.data.batches.robust_sampling import RobustSampling, best_response
+from xlme_jax.data.batches.robust_sampling import RobustSampling
+from xlme_jax.data.batches.robust_weights import best_response
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.training import task_losses

@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 
 from xlme_jax.data.batches.pair_losses import PairLosses, extremes, read_baseline, table
-from xlme_jax.data.batches.robust_sampling import (
-    RobustSampling,
-    best_response,
-    clamped_response,
-)
+from xlme_jax.data.batches.robust_sampling import RobustSampling
+from xlme_jax.data.batches.robust_weights import best_response, clamped_response
 
 TASKS = ("de-en", "de-fr", "en-fr")
 INITIAL = np.array([0.5, 0.2, 0.3])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xlme_jax.data.batches.robust_sampling import best_response, clamped_response
+from xlme_jax.data.batches.robust_weights import best_response, clamped_response
 
 
 def divergence(response, weights):

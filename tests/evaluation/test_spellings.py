@@ -141,7 +141,7 @@ def test_means_group_and_choose_languages_in_every_spelling(tag):
 def test_a_mean_has_a_language_once(tmp_path):
     english = ["".join(chr(97 + (n * k) % 26) for k in range(3, 20)) for n in range(1, 25, 2)]
     values = set()
-    for number, code in enumerate(SPELLINGS["sw"].split()[:5]):
+    for number, code in enumerate(("sw", "swa", "swh_Latn", "swh-Latn", "sw_KE")):
         folder = tmp_path / str(number)
         folder.mkdir()
         write_ntrex(folder, {"eng": english, code: [text[::-1] for text in english]})

@@ -4,7 +4,7 @@ import dataclasses
 
 from xlme_jax.data.text.pair_kinds import canonical_source, read_bitext
 from xlme_jax.data.text.pair_readers import multiway_files
-from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.data.text.reading import DataError, ReadReport
 
 
 def _read(kind, pair, paths, report, **fields):
@@ -31,4 +31,6 @@ def read_tmx(path, lang1, lang2, report=None):
 
 def read_multiway(folder, lang1, lang2, report=None):
     files = {language: path for path, language in multiway_files(folder).items()}
+    if not {lang1, lang2} <= files.keys():
+        raise DataError(f"{folder}: has {', '.join(files)}, and a test asks for {lang1}, {lang2}")
     return _read("multiway", (lang1, lang2), (files[lang1], files[lang2]), report)

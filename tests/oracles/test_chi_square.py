@@ -7,7 +7,7 @@ import pytest
 from helpers import tiny
 from scipy import optimize
 
-from xlme_jax.data.batches.robust_sampling import best_response
+from xlme_jax.data.batches.robust_weights import best_response
 
 
 def solved(losses, weights, rho, floor):

@@ -77,7 +77,9 @@ def test_a_set_without_names_of_columns_is_left_out_and_not_read(tmp_path):
     rows = [f"55002024\tFaith\t{sentence('sw', i)}" for i in range(12)]
     public_layouts.lines(tmp_path / "taxi1500/swh_data/swh_test.tsv", rows)
     assert counts(tmp_path) == {"text_sw": 12, "text_hi": 12}
-    with pytest.raises(DataError, match=r"swh_test\.tsv: Taxi1500; .* only measured with"):
+    with pytest.raises(
+        DataError, match=r"swh_test\.tsv: this is Taxi1500; .* only be measured with"
+    ):
         counts(tmp_path, include_parts=("evaluation",))
 
 

@@ -78,7 +78,7 @@ def test_an_entry_is_left_out_of_training_compared_with_it_and_measured(tmp_path
     name = path.relative_to(tmp_path).as_posix()
     assert seen["parts"] == ["evaluation"]
     assert "nothing to train on: this is IN22-Gen (evaluation)" in seen["refused"][0]
-    assert f"{path}: IN22-Gen; " in seen["refused"][1]
+    assert f"{path}: this is IN22-Gen; " in seen["refused"][1]
     assert seen["texts"] == {name: 59} and seen["sets"] == {name: "IN22-Gen"}
     assert "in22/accuracy" in seen["headline"] and {"hi", "ta", "mean"} <= set(seen["languages"])
     assert seen["skipped"] == {"sentence without a translation": 1}

@@ -294,8 +294,8 @@ class WordAlignment(Measure):
         settings = {"": setting, "_argmax": f"mutual argmax of cosines; {encoding.LAYERS}"}
         values, how = {}, {}
         for (corpus, layer, suffix), link_counts in counts.items():
-            for metric in ("aer", "precision", "recall"):
-                values[corpus, metric + suffix, layer] = float(getattr(link_counts, metric))
+            for metric, value in link_counts.figures().items():
+                values[corpus, metric + suffix, layer] = value
                 how[metric + suffix] = settings[suffix] + (
                     "; positions restart on the second side" if restarts else ""
                 )

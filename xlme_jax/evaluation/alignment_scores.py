@@ -37,6 +37,20 @@ class Counts:
         links = self.predicted + self.sure
         return 1.0 - (self.predicted_sure + self.predicted_possible) / links if links else 0.0
 
+    @property
+    def precision(self) -> float:
+        """Share of the predicted links that are possible; 0 without predicted links."""
+        return self.predicted_possible / max(self.predicted, 1)
+
+    @property
+    def recall(self) -> float:
+        """Share of the sure links that were predicted; 0 without sure links."""
+        return self.predicted_sure / max(self.sure, 1)
+
+    def figures(self) -> dict[str, float]:
+        """Returns all three figures by name."""
+        return {"aer": self.aer, "precision": self.precision, "recall": self.recall}
+
 
 def aer(predicted: Iterable[Links], sure: Iterable[Links], possible: Iterable[Links]) -> float:
     """Returns the alignment error rate of a corpus (XLM-E Eq. 10; Och and Ney 2003).

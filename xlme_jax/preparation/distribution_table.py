@@ -892,8 +892,8 @@ def _rows_of(known: EvaluationSet) -> Iterator[Distribution]:
             text=files.text,
             is_evaluation=True,
             beside=known.beside,
-            advice="its columns have no names, or it has several languages, so that it is only "
-            "measured with",
+            advice="as its columns have no names, or it has several languages, it can only be "
+            "measured with; leave it out (without --include_parts=evaluation)",
             licence=known.licence,
             citation=known.citation,
             url=known.url,

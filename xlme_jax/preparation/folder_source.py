@@ -246,7 +246,7 @@ def _check(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
     For an unknown file, the message says what to do (`_remedy_for_unknown`).
     """
     for file in survey.files:
-        if not file.distribution.format:
+        if not file.distribution.format and file.part in parts:
             raise DataError(f"{file.path}: this is {file.distribution.title}; {file.advice}")
     _check_forms(survey.files)
     if survey.unknown:

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from xlme_jax.data.batches.robust_sampling import RobustSampling, best_response, clamped_response
+from xlme_jax.data.batches.robust_sampling import RobustSampling
+from xlme_jax.data.batches.robust_weights import best_response, clamped_response
 
 # {part of the loss: (sums of the tokens' losses, tokens)}, float[tasks] each.
 Sums = Mapping[str, tuple[np.ndarray, np.ndarray]]
