@@ -153,6 +153,7 @@ def assemble(
         files=files,
         flops_per_step=flops_per_step,
         encoder_parameters=model_info.encoder_parameters(objective, boxed, dataset.vocabulary_size),
+        vocabulary=dataset.vocabulary_path,
         vocabulary_digest=dataset.vocabulary_digest,
         growth=_growth(dataset, boxed, settings.init_from, model_dir),
         weights={s.name: points for s in streams if (points := s.weight_points())},

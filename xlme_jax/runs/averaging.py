@@ -20,6 +20,7 @@ from xlme_jax.checkpoints.saved import (
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration import loading
+from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.objectives.base import Params
 from xlme_jax.runs import trained
 from xlme_jax.storage import locks
@@ -70,6 +71,7 @@ def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -
         manifest = {**record.manifest, "averaged_steps": steps}
         with locks.hold_run(output), Checkpoints(output, keep=1) as checkpoints:
             replace_file(output / "config.gin", record.config.encode())
+            replace_file(output / VOCABULARY_FILE, loaded.vocabulary.model)
             changed = dataclasses.replace(record, data={}, window={}, manifest=manifest)
             checkpoints.save(steps[-1], state, changed)
     _log.info("Averaged the checkpoints of steps %s.", ", ".join(map(str, steps)))

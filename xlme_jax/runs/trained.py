@@ -113,7 +113,7 @@ def load(
 
     Args:
       checkpoint: MODEL_DIR of a run, or one of its checkpoints.
-      vocabulary: SentencePiece model; None uses the vocabulary of the run's data.
+      vocabulary: SentencePiece model; None uses that in MODEL_DIR, or else that of the run's data.
       mesh: devices for the weights.
       dtype: compute type; None uses the type of the run's configuration on these devices.
 
@@ -122,15 +122,27 @@ def load(
     """
     folder = checkpoint_of(as_path(checkpoint))
     config = loading.load_text(read_record(folder).config, "Train", str(folder))
-    file = as_path(vocabulary or as_path(config.data_dir) / VOCABULARY_FILE)
-    if not vocabulary and not file.is_file():
-        raise ValueError(
-            f"{file}, the vocabulary of the run in {checkpoint}, is not there: give it with "
-            "--vocabulary"
-        )
+    file = as_path(vocabulary) if vocabulary else _vocabulary_file(folder, config)
     words = Vocabulary.load(file)
     dtype = dtype or config.dtype_on(jax.default_backend())
     objective = config.objective.build(words.size, dtype)
     abstract = states.abstract_state(objective, optax.identity(), mesh)
     params = warm_start(folder, abstract.params, words.digest)
     return LoadedRun(folder, config, words, objective, params, abstract, mesh)
+
+
+def _vocabulary_file(checkpoint: Path, config: TrainConfig) -> Path:
+    """Returns the vocabulary in a checkpoint's MODEL_DIR, or in DATA_DIR for older runs.
+
+    Raises:
+      ValueError: it is in neither.
+    """
+    folders = checkpoint.parent.parent, as_path(config.data_dir)
+    files = [folder / VOCABULARY_FILE for folder in folders]
+    for file in files:
+        if file.is_file():
+            return file
+    raise ValueError(
+        f"the vocabulary of {checkpoint} is neither {files[0]} nor {files[1]}: give it with "
+        "--vocabulary"
+    )
