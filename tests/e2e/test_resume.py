@@ -12,11 +12,9 @@ import pytest
 from helpers import tiny
 from helpers.runs import Interrupted, assert_same_bits, load, run, same_metrics, saved
 
-import xlme_jax
 from xlme_jax.configuration import loading
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.runs import assembly
 from xlme_jax.training import starting
 
@@ -254,13 +252,6 @@ def test_a_warm_start_from_another_model_names_the_weight(
         run(tmp_path, tiny_data, **BINDINGS, **bindings, INIT_FROM=str(uninterrupted[0]))
 
 
-def test_a_run_is_loaded_with_its_own_vocabulary(undisturbed, tiny_data, tmp_path):
-    model_dir = shutil.copytree(undisturbed, tmp_path / "moved")
-    words = Vocabulary.load(model_dir / "vocabulary.model")
-    assert words.digest == PreparedDataset.load(tiny_data).vocabulary_digest
-    assert xlme_jax.load(model_dir).encode(["text"]).shape[0] == 1
-    (model_dir / "vocabulary.model").write_bytes(b"no model")
-    with pytest.raises(VocabularyError, match=r"moved/vocabulary\.model"):
-        xlme_jax.load(model_dir)
-    (model_dir / "vocabulary.model").unlink()  # As in runs of before: that of DATA_DIR is read.
-    assert xlme_jax.load(model_dir).encode(["text"]).shape[0] == 1
+def test_a_run_keeps_its_vocabulary(undisturbed, tiny_data):
+    vocabulary = PreparedDataset.load(tiny_data).vocabulary_path
+    assert (undisturbed / "vocabulary.model").read_bytes() == vocabulary.read_bytes()

@@ -262,3 +262,12 @@ def test_eight_devices_find_the_same_and_import_no_tensorflow(model_dir, model):
         np.testing.assert_allclose(*shares, atol=TOLERANCE)
     assert found["matches"] == model.retrieve(TEXTS[:3], TEXTS, k=2).indices.tolist()
     assert [tuple(link) for link in found["links"]] == sorted(model.align(*PAIR).predicted)
+
+
+def test_a_moved_run_is_loaded_with_its_own_vocabulary(tmp_path):
+    written = hf_folders.write_checkpoint(tmp_path / "written")  # Also its DATA_DIR.
+    moved = written.rename(tmp_path / "moved")
+    assert models.load(str(moved), None, MeshConfig()).encode(["abc"]).shape[0] == 1
+    (moved / "vocabulary.model").rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"neither .*moved/voc.* nor .*written/voc.*--vocabulary"):
+        models.load(str(moved), None, MeshConfig())
