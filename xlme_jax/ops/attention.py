@@ -183,7 +183,9 @@ def per_shard(
     automatic = {n for n, kind in zip(mesh.axis_names, mesh.axis_types) if kind == AxisType.Auto}
     if mesh.empty or mesh.size == 1 or not automatic:
         return kernel(*arguments)
-    rows, heads = _split_axes(q, partition)
+    # The last dimensions that `partition` leaves out are not split.
+    entries = (*(partition or ()), None, None, None)
+    rows, heads = _axes_dividing(q.shape[0], entries[0]), _axes_dividing(q.shape[2], entries[2])
     wide = PartitionSpec(rows, None, heads, None)
     specs = [
         wide,
@@ -214,22 +216,19 @@ def per_shard(
     )(*(x for x in arguments if x is not None))
 
 
-def _split_axes(
-    q: jax.Array, partition: PartitionSpec | None
-) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Returns the mesh axes over which rows and heads of `q` are split.
+def _axes_dividing(dimension: int, entry: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Returns the mesh axes that split a dimension; None if no axis splits it, or not evenly.
 
-    None stands for rows or heads that are not split, or that the axes do not divide evenly.
+    Args:
+      dimension: size of the dimension.
+      entry: the dimension's entry in a `PartitionSpec`.
     """
     sizes = automatic_axes()
-    axes = []
-    # The last axes that `partition` leaves out are not split.
-    for dimension, entry in zip(q.shape, (*(partition or ()), None, None, None)):
-        names = (entry,) if isinstance(entry, str) else entry or ()
-        names = tuple(name for name in names if name in sizes)
-        fits = dimension % math.prod(sizes[name] for name in names) == 0
-        axes.append(names if names and fits else None)
-    return axes[0], axes[2]
+    names = (entry,) if isinstance(entry, str) else entry or ()
+    axes = tuple(name for name in names if name in sizes)
+    if not axes or dimension % math.prod(sizes[name] for name in axes):
+        return None
+    return axes
 
 
 def _kernel_platform(

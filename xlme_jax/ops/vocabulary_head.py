@@ -218,12 +218,12 @@ def _inverse_cdf(weights: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array
 def _statistics(
     logits: jax.Array, targets: jax.Array, uniforms: jax.Array, first: jax.Array | int
 ) -> tuple[_Best, jax.Array, jax.Array]:
-    """Computes statistics of n chunks.
+    """Computes statistics of n chunks of C entries.
 
     Args:
-      logits: [M, n C].
+      logits: [M, n C], in the type of `_accumulator`, as all results but ids.
       targets: int32[M], ids in the whole vocabulary.
-      uniforms: [M, n, 2], random numbers of the chunks.
+      uniforms: float32[M, n, 2] in [0, 1), random numbers of the chunks; see `_sample`.
       first: id of the first entry of the chunks.
 
     Returns:
@@ -242,25 +242,58 @@ def _statistics(
     per_block = jnp.repeat(chunk_max, blocks.shape[1] // chunks, axis=1)
     block_mass = jnp.exp(blocks - per_block[..., None]).sum(axis=-1)
     block_mass = jax.lax.optimization_barrier(block_mass).reshape(rows, chunks, -1)
-    mass = block_mass.sum(axis=-1)
+    chunk_mass = block_mass.sum(axis=-1)
+    sample, key = _sample(blocks, block_mass, chunk_mass, chunk_max, uniforms)
+    statistics = _Best(
+        maximum=maximum,
+        mass=(chunk_mass * jnp.exp(chunk_max - maximum[:, None])).sum(axis=1),
+        target=_target_logit(logits, targets - first),
+        argmax=(first + best).astype(jnp.int32),
+        key=key,
+        sample=(first + sample).astype(jnp.int32),
+    )
+    masses = jnp.exp(logits.reshape(rows, chunks, -1) - chunk_max[..., None])
+    return statistics, masses.reshape(logits.shape), chunk_max
+
+
+def _sample(
+    blocks: jax.Array,
+    block_mass: jax.Array,
+    chunk_mass: jax.Array,
+    chunk_max: jax.Array,
+    uniforms: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Draws an entry of n chunks of b blocks: a chunk, then a block of it, then an entry of that.
+
+    Args:
+      blocks: [M, n b, BLOCK_SIZE], the logits.
+      block_mass: [M, n, b], sums of exp(logit - maximum of the chunk).
+      chunk_mass: [M, n], sums of `block_mass`.
+      chunk_max: [M, n], the maxima of the chunks.
+      uniforms: float32[M, n, 2] in [0, 1). [..., 0] selects the chunk: the one with the largest
+        sum of log-mass and Gumbel noise. [..., 1] selects the entry in the chunk.
+
+    Returns:
+      int32[M], the entries, numbered from 0; and [M], the Gumbel keys of their chunks.
+    """
     gumbel = -jnp.log(-jnp.log(jnp.maximum(uniforms[..., 0], 1e-30)))
-    keys = chunk_max + jnp.log(mass) + gumbel
+    keys = chunk_max + jnp.log(chunk_mass) + gumbel
     chunk = keys.argmax(axis=1)
     block, rest = _inverse_cdf(_pick(block_mass, chunk), _pick(uniforms[..., 1], chunk))
     block = chunk * block_mass.shape[2] + block
     entry, _ = _inverse_cdf(jnp.exp(_pick(blocks, block) - _pick(chunk_max, chunk)[:, None]), rest)
-    offset = targets - first
-    here = (offset >= 0) & (offset < logits.shape[1])
-    statistics = _Best(
-        maximum,
-        (mass * jnp.exp(chunk_max - maximum[:, None])).sum(axis=1),
-        jnp.where(here, _pick(logits, jnp.where(here, offset, 0)), 0.0),
-        (first + best).astype(jnp.int32),
-        keys.max(axis=1),
-        (first + block * BLOCK_SIZE + entry).astype(jnp.int32),
-    )
-    masses = jnp.exp(logits.reshape(rows, chunks, -1) - chunk_max[..., None])
-    return statistics, masses.reshape(logits.shape), chunk_max
+    return block * BLOCK_SIZE + entry, keys.max(axis=1)
+
+
+def _target_logit(logits: jax.Array, offsets: jax.Array) -> jax.Array:
+    """Returns [M], the logit of each row's target; 0 for a target that is not among the entries.
+
+    Args:
+      logits: [M, N].
+      offsets: int32[M], number of each target among the N entries, if it is in [0, N).
+    """
+    here = (offsets >= 0) & (offsets < logits.shape[1])
+    return jnp.where(here, _pick(logits, jnp.where(here, offsets, 0)), 0.0)
 
 
 def _merge(parts: _Best) -> _Best:
@@ -273,12 +306,12 @@ def _merge(parts: _Best) -> _Best:
         return jnp.take_along_axis(values, index[None], axis=0)[0]
 
     return _Best(
-        maximum,
-        (parts.mass * jnp.exp(parts.maximum - maximum)).sum(axis=0),
-        parts.target.sum(axis=0),
-        choose(parts.argmax, best),
-        parts.key.max(axis=0),
-        choose(parts.sample, drawn),
+        maximum=maximum,
+        mass=(parts.mass * jnp.exp(parts.maximum - maximum)).sum(axis=0),
+        target=parts.target.sum(axis=0),
+        argmax=choose(parts.argmax, best),
+        key=parts.key.max(axis=0),
+        sample=choose(parts.sample, drawn),
     )
 
 
@@ -399,7 +432,7 @@ def _search(
     dtype = _accumulator(hidden)
     lowest = jnp.full((rows,), -jnp.inf, dtype)
     zero, none = jnp.zeros((rows,), dtype), jnp.zeros((rows,), jnp.int32)
-    begin = _Best(lowest, zero, zero, none, lowest, none)
+    begin = _Best(maximum=lowest, mass=zero, target=zero, argmax=none, key=lowest, sample=none)
     by_visit = uniforms.reshape(rows, visits, -1, 2).swapaxes(0, 1)
     parts = (*_parts(table, bias, visits), by_visit)
     (statistics, masses), maximum = _scan(visit, (begin, masses), parts)
