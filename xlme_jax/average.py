@@ -24,7 +24,7 @@ _VOCABULARY = flags.DEFINE_string(
 
 
 def main() -> None:
-    """Parses the flags and averages the checkpoints."""
+    """Writes the average of the last checkpoints of --checkpoint to --output."""
     run, output = as_path(_CHECKPOINT.value), as_path(_OUTPUT.value)
     _log.info("Written: %s", averaging.average(run, _LAST.value, output, _VOCABULARY.value))
 

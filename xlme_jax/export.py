@@ -39,7 +39,7 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", False, "--push: only list files and size
 
 
 def main() -> None:
-    """Parses the flags, exports the encoder, and uploads it with --push."""
+    """Exports the encoder of --checkpoint to --output, and uploads it with --push."""
     from xlme_jax.huggingface import pushing, writing
 
     output, repository = as_path(_OUTPUT.value), _PUSH.value

@@ -29,11 +29,12 @@ _SCAN_LAYERS = flags.DEFINE_bool(
 
 
 def main() -> None:
-    """Parses the flags and converts the folder."""
+    """Converts the folder of --source to a MODEL_DIR at --output."""
     from xlme_jax.huggingface.importing import import_folder
 
-    import_folder(as_path(_SOURCE.value), as_path(_OUTPUT.value), _SCAN_LAYERS.value)
-    _log.info("Written: %s. Start from it with --gin.INIT_FROM=\"'%s'\"", *[_OUTPUT.value] * 2)
+    output = _OUTPUT.value
+    import_folder(as_path(_SOURCE.value), as_path(output), _SCAN_LAYERS.value)
+    _log.info("Written: %s. Start from it with --gin.INIT_FROM=\"'%s'\"", output, output)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "HTML file to write as well.")
 
 
 def main() -> None:
-    """Parses the flags, and prints and writes the batch."""
+    """Prints the batch of --step, and writes it as a page to --output."""
     config = api.load_config(flags.FLAGS.gin_file, flags.FLAGS.gin_bindings)
     batch = api.inspect_batch(config, step=_STEP.value, checkpoint=_CHECKPOINT.value)
     print(batch.text(_ROWS.value or None, batch_text.has_colors()), end="")

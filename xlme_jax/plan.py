@@ -65,7 +65,7 @@ _OUTPUT = flags.DEFINE_string(
 
 
 def main() -> int:
-    """Parses the flags, compiles for each topology and prints the plans.
+    """Compiles the training step for each --topology, and prints and writes the plans.
 
     Returns:
       The exit code: 0, or 1 if any plan does not fit.

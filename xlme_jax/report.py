@@ -91,7 +91,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "Folder of the report.")
 
 
 def main() -> int:
-    """Parses the flags and writes the report; returns the exit code."""
+    """Prints or writes the report that the flags choose; returns the exit code."""
     if _TRANSLATIONS.value:
         return _score_translations()
     if _RUNS.value and _PAPER.value not in (None, "xylent", "veco"):

@@ -30,7 +30,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "PNG to write.")
 
 
 def main() -> int:
-    """Parses the flags, draws and prints; returns the exit code."""
+    """Prints a table of the samplers and draws them to --output; returns the exit code."""
     if not _DATA.value or not _OUTPUT.value:
         raise values.ConfigError("--data=FOLDER and --output=FILE.png are needed.")
     stream = PairStream(

@@ -110,7 +110,7 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
 
 
 def main(*train_arguments: str) -> int:
-    """Parses the flags and runs the sweep, or prints its commands; returns the exit code.
+    """Runs the sweep, or prints its commands; returns the exit code.
 
     Args:
       *train_arguments: arguments after `--`, which are passed to each run.

@@ -53,7 +53,7 @@ _RESUME_WITH_CHANGES = flags.DEFINE_bool(
 
 
 def main() -> int:
-    """Parses the flags, joins the other processes, builds the configuration and trains.
+    """Joins the other processes, builds the configuration and trains.
 
     From here to the gradient: `api.train`, `runs.assembly.train` (builds what the loop needs),
     `training.loop.train` (the loop), `training.step.make_train_step` (one update).

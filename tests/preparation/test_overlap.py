@@ -48,7 +48,7 @@ def test_counts_by_file_and_task(folder):
         ("pairs", [("eine zweite zeile", "y")]),
         ("clean", [("nothing of it",)]),
     ]
-    found = evaluation_overlap.find(evaluation, training)
+    found = evaluation_overlap.count_overlap(evaluation, training)
     assert found.found == {
         "deep/fields.tsv.gz": {"mono": 1},
         "lines.txt": {"mono": 1},
@@ -87,7 +87,9 @@ THAI = "ภาษาไทยเป็นภาษาที่ใช้กัน
 def test_a_part_of_13_words_is_found(tmp_path, text, training, count):
     (tmp_path / "test.txt").write_text(f"{text}\nAnother text here.\n")
     evaluation = evaluation_overlap.evaluation_digests(tmp_path)
-    overlaps = evaluation_overlap.find(evaluation, [("pairs", [("x", "y"), ("x", training)])])
+    overlaps = evaluation_overlap.count_overlap(
+        evaluation, [("pairs", [("x", "y"), ("x", training)])]
+    )
     assert overlaps.found == {"test.txt": {}}
     assert overlaps.in_part == {"test.txt": {"pairs": 1} if count else {}}
     assert vars(overlaps.training["pairs"]) == {"texts": 2, "with_evaluation_text": count}
@@ -226,7 +228,9 @@ FORMATS = {
 
 def find(folder, lines=(FIRST, SECOND)):
     evaluation = evaluation_overlap.evaluation_digests(folder)
-    return evaluation, evaluation_overlap.find(evaluation, [("mono", [("\n".join(lines),)])])
+    return evaluation, evaluation_overlap.count_overlap(
+        evaluation, [("mono", [("\n".join(lines),)])]
+    )
 
 
 @pytest.mark.parametrize("name", FORMATS)

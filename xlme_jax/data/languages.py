@@ -441,32 +441,52 @@ def _scripts_of_locales() -> dict[str, frozenset[str]]:
     likely = [name for name in _cldr("likely_subtags").values() if name.partition("_")[0] in codes]
     scripts: dict[str, set[str]] = {}
     for name in (*identifiers, *likely):
-        code = name.partition("_")[0]  # CLDR's codes are canonical, but for XLM-R's.
-        code = _PREFERRED.get(code, code)
+        code = _preferred(name.partition("_")[0])  # CLDR's codes are canonical, but for XLM-R's.
         scripts.setdefault(code, set()).update(filter(None, [_script_in(name)]))
     return {code: frozenset(names) for code, names in scripts.items()}
 
 
 def _primary(code: str) -> str | None:
-    """Returns the canonical code of a language, without script, or None if `code` is none."""
-    if code in _PREFERRED or code in _GROUPS:
-        return _PREFERRED.get(code, code)
-    # Corpora mostly have codes of ISO 639-1. CLDR has all of them, and its aliases those that are
-    # retired. The tables of ISO 639, which take half a second to load, are not needed for them.
-    aliases, names = _cldr("language_aliases"), _english().languages
-    if code in _XLMR_CODES or (len(code) == 2 and code in names and code not in aliases):
-        return code
+    """Returns the code used for a language (ISO 639-1 where there is one, else 639-3), or None.
+
+    The code has no script; None: `code` names no language.
+    """
+    if code in _PREFERRED or code in _GROUPS or _is_canonical(code):
+        return _preferred(code)
     row = _iso_table().get(code)
     if row is not None and row.scope == "S":  # Such as und, mul and zxx.
         return None
     if row is not None and row.part1:
-        return _PREFERRED.get(row.part1, row.part1)
-    alias = _cldr("language_aliases").get(code, "")
-    if alias and "_" not in alias:
-        return _PREFERRED.get(alias, alias)
+        return _preferred(row.part1)
+    if replacement := _replacement(code):
+        return _preferred(replacement)
     if row is None:
         return None
-    return _primary(row.retire_change_to) if row.retire_change_to else row.part3
+    if row.retire_change_to:
+        return _primary(row.retire_change_to)
+    return row.part3
+
+
+def _preferred(code: str) -> str:
+    """Returns the code that this project uses for the language of a code; see `_PREFERRED`."""
+    return _PREFERRED.get(code, code)
+
+
+def _is_canonical(code: str) -> bool:
+    """Returns whether a code is that of a language of XLM-R, or of ISO 639-1 and not retired.
+
+    Corpora mostly have such codes, and CLDR has all of them. The tables of ISO 639, which take half
+    a second to load, are not needed for them.
+    """
+    if code in _XLMR_CODES or len(code) != 2:
+        return code in _XLMR_CODES
+    return code in _english().languages and code not in _cldr("language_aliases")
+
+
+def _replacement(code: str) -> str:
+    """Returns the code that CLDR has in place of one, or "" if it has none or one with a script."""
+    alias = _cldr("language_aliases").get(code, "")
+    return "" if "_" in alias else alias
 
 
 def _script_of(part: str) -> str:

@@ -406,6 +406,18 @@ class _Row:
         targets = linked[sources]
         return set(zip(self.words[sources].tolist(), self.words[targets].tolist()))
 
+    def word_shares(self, shares: np.ndarray) -> np.ndarray:
+        """Returns float64[source words, target words], the largest share of their tokens, or 0.
+
+        Args:
+          shares: float32[L, L], the shares of source tokens (rows) that are transported to target
+            tokens (columns), from `_planner`; 0 for all other tokens.
+        """
+        largest = np.zeros((len(self.source), len(self.target)))
+        sources, targets = np.nonzero(shares)
+        np.maximum.at(largest, (self.words[sources], self.words[targets]), shares[sources, targets])
+        return largest
+
     def count(self, predicted: Links) -> Counts:
         """Counts the agreement of predicted and gold links."""
         return Counts.of(predicted, self.sure | self.outside, self.possible)
@@ -622,16 +634,17 @@ def _matrices(
     """
     matrices: dict[int, AlignmentMatrix] = {}
     batches = encoding.batches([row.tokens for row in rows], row_multiple)
-    for indices, results in encoding.run(plan, params, batches):
-        for index, tokens, linked in zip(indices.tolist(), *results):
+    for indices, (shares, links) in encoding.run(plan, params, batches):
+        for index, shares_of_row, links_of_row in zip(indices.tolist(), shares, links):
             row = rows[index]
-            source, target = np.nonzero(tokens)
-            matrix = np.zeros((len(row.source), len(row.target)))
-            where = row.words[source], row.words[target]
-            np.maximum.at(matrix, where, tokens[source, target])
-            gold = frozenset(row.sure), frozenset(row.possible)
-            predicted = frozenset(row.word_links(linked))
-            matrices[index] = AlignmentMatrix(row.source, row.target, matrix, *gold, predicted)
+            matrices[index] = AlignmentMatrix(
+                source=row.source,
+                target=row.target,
+                matrix=row.word_shares(shares_of_row),
+                sure=frozenset(row.sure),
+                possible=frozenset(row.possible),
+                predicted=frozenset(row.word_links(links_of_row)),
+            )
     return [matrices[index] for index in range(len(rows))]
 
 

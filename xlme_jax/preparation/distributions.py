@@ -15,7 +15,6 @@ import difflib
 import functools
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -40,6 +39,7 @@ from xlme_jax.storage.sealed_json import parse
 
 _HEAD_BYTES = 1 << 16
 _LEAST_LINE_BYTES = 1 << 22
+_LISTED = 8  # Languages or pairs that `summary_of` names.
 # If several words of a path name parts, the file belongs to the part that comes last here.
 _ORDER = (TRAIN, DEV, TEST, NOISY, REMOVED, EVALUATION)
 # Names of files that describe a distribution or check it, and have no text of it.
@@ -534,10 +534,10 @@ def named_in_errors(reader: str, folder: Path) -> Iterator[None]:
         ) from error
 
 
-def counts_text(files: Sequence[FileOfDistribution]) -> str:
+def summary_of(files: Sequence[FileOfDistribution]) -> str:
     """Returns a few words on files: how many, and their languages or pairs."""
-    names = Counter("-".join(file.languages) for file in files)
-    listed = ", ".join(sorted(names)[:8]) + (
-        f" and {len(names) - 8} more" if len(names) > 8 else ""
-    )
+    names = sorted({"-".join(file.languages) for file in files})
+    listed = ", ".join(names[:_LISTED])
+    if len(names) > _LISTED:
+        listed += f" and {len(names) - _LISTED} more"
     return f"{len(files)} file{'s' if len(files) > 1 else ''} ({listed})"

@@ -14,7 +14,7 @@ import itertools
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,8 @@ class Overlap:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of `overlap.json`."""
+        # "words_in_a_row" has two meanings, in this format that users read: at the top the number
+        # of words of a window, and in a file {training task: number of texts}, `in_part`.
         return {
             "min_words": MIN_WORDS,
             "or_min_chars": MIN_CHARS,
@@ -339,7 +341,7 @@ def _append_line(digests: array[int], line: str) -> None:
         digests.append(text_digests.digest_of_normalized(normalized))
 
 
-def find(
+def count_overlap(
     evaluation: EvaluationDigests, training: Iterable[tuple[str, Iterable[tuple[str, ...]]]]
 ) -> Overlap:
     """Counts the evaluation texts that training text contains, as lines or in part.
@@ -355,21 +357,29 @@ def find(
         for columns in in_batches(iter(examples)):
             matches.add(index, columns)
 
-    def counts(number_of: Callable[[str, _TaskMatches], int]) -> dict[str, dict[str, int]]:
-        return {
-            file: {task: n for task, matches in tasks.items() if (n := number_of(file, matches))}
-            for file in evaluation
-        }
-
+    whole: dict[str, dict[str, int]] = {}
+    in_part: dict[str, dict[str, int]] = {}
+    for file, digests in evaluation.items():
+        windows = evaluation.grams[file]
+        whole[file] = _without_zeros(
+            (task, int(np.isin(digests, matches.lines).sum())) for task, matches in tasks.items()
+        )
+        in_part[file] = _without_zeros(
+            (task, windows.count(matches.grams)) for task, matches in tasks.items()
+        )
     return Overlap(
-        {name: len(digests) for name, digests in evaluation.items()},
-        counts(lambda file, matches: int(np.isin(evaluation[file], matches.lines).sum())),
-        counts(lambda file, matches: evaluation.grams[file].count(matches.grams)),
-        {task: matches.counts for task, matches in tasks.items()},
-        evaluation.unread,
-        evaluation.without_text,
-        evaluation.sets,
+        texts={file: len(digests) for file, digests in evaluation.items()},
+        found=whole,
+        in_part=in_part,
+        training={task: matches.counts for task, matches in tasks.items()},
+        unread=evaluation.unread,
+        without_text=evaluation.without_text,
+        sets=evaluation.sets,
     )
+
+
+def _without_zeros(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    return {task: count for task, count in counts if count}
 
 
 class _TaskMatches:

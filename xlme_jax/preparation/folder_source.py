@@ -427,7 +427,7 @@ def _tell(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
         used = [file for file in files if file.part in parts]
         omitted = Counter(file.part for file in files if file.part not in parts)
         line = f"{folder}: {files[0].distribution.title}"
-        line += f": {distributions.counts_text(used)}" if used else ": nothing is read"
+        line += f": {distributions.summary_of(used)}" if used else ": nothing is read"
         if omitted:
             counts = ", ".join(f"{count} {part}" for part, count in sorted(omitted.items()))
             line += f"; left out: {counts} (--include_parts={','.join(sorted(omitted))})"

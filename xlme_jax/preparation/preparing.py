@@ -212,7 +212,9 @@ def _report_overlap(
     """
     training = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
     with worker_pool.open_bar(desc="overlap", unit="task", total=len(training), delay=5) as bar:
-        overlaps = evaluation_overlap.find(evaluation, _training_text(training, bar.update))
+        overlaps = evaluation_overlap.count_overlap(
+            evaluation, _training_text(training, bar.update)
+        )
     report = {"folder": config.check_overlap, "excluded": config.exclude_overlap}
     content = json.dumps({**report, **overlaps.to_json()}, indent=1) + "\n"
     replace_file(as_path(config.output) / OVERLAP_FILE, content.encode())

@@ -166,16 +166,16 @@ class _WandBRun:
         self._run, self._failed = run, False
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._log(step, lambda: dict(values))
+        self._send(step, lambda: dict(values))
 
     def write_text(self, step: int, name: str, text: str) -> None:
         import wandb
 
         # Shown as it is; `inject` would link a style sheet of the server's.
         page = f"<meta charset=utf-8><pre>{html.escape(text)}</pre>"
-        self._log(step, lambda: {name: wandb.Html(page, inject=False, data_is_not_path=True)})
+        self._send(step, lambda: {name: wandb.Html(page, inject=False, data_is_not_path=True)})
 
-    def _log(self, step: int, content: Callable[[], dict[str, Any]]) -> None:
+    def _send(self, step: int, content: Callable[[], dict[str, Any]]) -> None:
         """Logs what `content` returns; after a failure of it or of logging, does nothing more."""
         if self._failed:
             return

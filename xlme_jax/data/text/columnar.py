@@ -8,7 +8,9 @@ used, since offsets in a damaged file may point anywhere.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import operator
 import os
 import struct
 from collections import Counter
@@ -112,7 +114,7 @@ def _groups(path: Path, file: BinaryIO, table: Any, where: str) -> list[int]:
     The statistics of the file tell which groups have no such row.
     """
     everything = list(range(table.metadata.num_row_groups))
-    expression = _expression(path, table.schema_arrow, where)
+    expression = _statistics_filter(path, table.schema_arrow, where)
     if expression is None or not everything:
         return everything
     from pyarrow import dataset
@@ -121,7 +123,7 @@ def _groups(path: Path, file: BinaryIO, table: Any, where: str) -> list[int]:
     return [group.id for group in fragment.row_groups]
 
 
-def _expression(path: Path, schema: pa.Schema, where: str) -> Any:
+def _statistics_filter(path: Path, schema: pa.Schema, where: str) -> Any:
     """Returns the conditions that statistics of a file can decide, as an expression of pyarrow.
 
     These are conditions that compare columns of numbers with numbers, and columns of text with
@@ -130,26 +132,30 @@ def _expression(path: Path, schema: pa.Schema, where: str) -> Any:
     Raises:
         DataError: A condition compares a column of text with a number, or of numbers with text.
     """
+    terms = [_term(path, schema, condition) for condition in row_conditions.parse(where)]
+    decidable = [term for term in terms if term is not None]
+    return functools.reduce(operator.and_, decidable) if decidable else None
+
+
+def _term(path: Path, schema: pa.Schema, condition: row_conditions.Condition) -> Any:
+    """Returns a condition as an expression of pyarrow; None if statistics cannot decide it."""
     import pyarrow as pa
     from pyarrow import compute
 
-    types, expression = pa.types, None
-    for condition in row_conditions.parse(where):
-        number, child = _place(path, schema, condition.column)
-        field = schema.field(number)
-        kind = field.type if child is None else field.type.field(child).type
-        is_number = types.is_integer(kind) or types.is_floating(kind)
-        is_text = types.is_string(kind) or types.is_large_string(kind)
-        if not is_number and not is_text:
-            continue
-        condition.check(is_number, str(kind), str(path))
-        if is_text and condition.numbers is not None:
-            continue  # Numbers in text are compared as numbers, which statistics of text are not.
-        values = condition.numbers if is_number else condition.values
-        reference = compute.field(field.name) if child is None else compute.field(field.name, child)
-        term = condition.compared(reference, values)
-        expression = term if expression is None else expression & term
-    return expression
+    types = pa.types
+    position, child = _place(path, schema, condition.column)
+    field = schema.field(position)
+    kind = field.type if child is None else field.type.field(child).type
+    is_numeric = types.is_integer(kind) or types.is_floating(kind)
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    if not is_numeric and not is_text:
+        return None
+    condition.check(is_numeric, str(kind), str(path))
+    if is_text and condition.numbers is not None:
+        return None  # Numbers in text are compared as numbers, which statistics of text are not.
+    values = condition.numbers if is_numeric else condition.values
+    reference = compute.field(field.name) if child is None else compute.field(field.name, child)
+    return condition.compared(reference, values)
 
 
 def _satisfying(path: Path, batch: pa.RecordBatch, where: str) -> pa.BooleanArray:

@@ -266,8 +266,10 @@ def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
     tags: set[str] = set()
     other: str | None = None
     for row in _rows(path, [column], ReadReport()):
-        code = row if isinstance(row, str) else _clean(row[0], ReadReport())
-        if isinstance(row, str) or not isinstance(code, str):
+        if isinstance(row, str):  # The reason why the row is skipped.
+            continue
+        code = _clean(row[0], ReadReport())
+        if isinstance(code, Rejected):
             continue
         if language := languages.find(code):
             tags.add(language.tag)
@@ -279,14 +281,12 @@ def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
                 "values, so it is not the language; name another one with --language_column"
             )
     if not tags:
+        value = ""
+        if other:
+            value = f", which has {shown(other)!r}{languages.nearest_text(shown(other))}"
         raise DataError(
-            f"{path}: no language code in column {shown(column)!r}"
-            + (
-                f", which has {shown(other)!r}{languages.nearest_text(shown(other))}"
-                if other
-                else ""
-            )
-            + "; name another one with --language_column, or the language with --text_language"
+            f"{path}: no language code in column {shown(column)!r}{value}; name another one with "
+            "--language_column, or the language with --text_language"
         )
     return tuple(sorted(tags))
 
@@ -349,23 +349,30 @@ def table_units(
     Raises:
         DataError: The file is missing or damaged, or lacks a column.
     """
-    needed = list(columns)
-    if scores is not None and min_score is not None:
-        needed.append(scores)
+    least = None if scores is None else min_score
+    needed = list(columns) if scores is None or least is None else [*columns, scores]
     for row in _rows(path, needed, report, where):
-        if isinstance(row, str):
-            yield row
-            continue
-        first, second = (_clean(value, report) for value in row[:2])
-        if not (isinstance(first, str) and isinstance(second, str)):
-            yield next(x.value for x in (first, second) if isinstance(x, Rejected))
-        elif not (first and second):
-            yield "empty side"
-        else:
-            problem = ""
-            if scores is not None and min_score is not None:
-                problem = _score_problem(row[2], min_score)
-            yield problem or (first.replace("\n", " "), second.replace("\n", " "))
+        yield row if isinstance(row, str) else _unit(row, report, least)
+
+
+def _unit(row: Sequence[Any], report: ReadReport, least: float | None) -> tuple[str, str] | str:
+    """Returns the two texts of a pair, or the reason why the pair is skipped.
+
+    Args:
+        row: The two texts, and the score if there is a least score.
+        report: Collects the number of removed control characters.
+        least: Least score of a pair; None: all pairs are read.
+    """
+    first, second = _clean(row[0], report), _clean(row[1], report)
+    if isinstance(first, Rejected):
+        return first.value
+    if isinstance(second, Rejected):
+        return second.value
+    if not (first and second):
+        return "empty side"
+    if least is not None and (problem := _score_problem(row[2], least)):
+        return problem
+    return first.replace("\n", " "), second.replace("\n", " ")
 
 
 def _score_problem(value: Any, least: float) -> str:

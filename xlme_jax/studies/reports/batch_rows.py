@@ -217,7 +217,8 @@ class StreamRows:
             columns = range(column, column + width)
             if segment:
                 tokens = tuple(self._token(number, c) for c in columns)
-                parts.append(Segment(segment, self._label(number, segment, column), tokens))
+                label = self._label(number, segment, column)
+                parts.append(Segment(number=segment, label=label, tokens=tokens))
             else:
                 parts.append(width)
             column += width
@@ -233,28 +234,47 @@ class StreamRows:
     def _token(self, row: int, column: int) -> Token:
         """Returns the token at a row and a column, with its predictions and verdict."""
         original = int(self.arrays["tokens"][row, column])
-        reading = self.reading
-        read, masked, verdict = original, False, None
-        if reading is not None:
-            read, masked = int(reading.tokens[row, column]), bool(reading.is_masked[row, column])
-            if (detection := reading.detection) is not None:
-                token, probability = (
-                    int(detection.tokens[row, column]),
-                    detection.probability[row, column],
-                )
-                verdict = Verdict(self._piece(token), token != original, float(probability))
-        special = original in (BOS_ID, PAD_ID, EOS_ID, UNK_ID)
-        pieces = self._piece(original), self._piece(read)
-        predictions = dict(self._predictions(row, column))
-        return Token(column, *pieces, special, masked, predictions, verdict)
+        # Without a model that reads the batch, each token stands for itself.
+        token, is_masked = original, False
+        if self.reading is not None:
+            token = int(self.reading.tokens[row, column])
+            is_masked = bool(self.reading.is_masked[row, column])
+        return Token(
+            column=column,
+            piece=self._piece(original),
+            read=self._piece(token),
+            is_special=original in (BOS_ID, PAD_ID, EOS_ID, UNK_ID),
+            is_masked=is_masked,
+            predictions=dict(self._predictions(row, column)),
+            verdict=self._verdict(row, column),
+        )
+
+    def _verdict(self, row: int, column: int) -> Verdict | None:
+        """Returns the verdict on a token; None without a discriminator."""
+        if self.reading is None or self.reading.detection is None:
+            return None
+        detection = self.reading.detection
+        token = int(detection.tokens[row, column])
+        return Verdict(
+            piece=self._piece(token),
+            is_replaced=token != int(self.arrays["tokens"][row, column]),
+            probability=float(detection.probability[row, column]),
+        )
 
     def _predictions(self, row: int, column: int) -> Iterator[tuple[str, PredictedToken]]:
         """Yields (name of what predicts, predicted token) of the predictions of a token."""
-        for name, guess in self.reading.guesses.items() if self.reading is not None else ():
+        if self.reading is None:
+            return
+        for name, guess in self.reading.guesses.items():
             if guess.is_predicted[row, column]:
-                piece = self._piece(int(guess.tokens[row, column]))
-                shares = guess.probability[row, column], guess.of_original[row, column]
-                yield name, PredictedToken(piece, *map(float, shares))
+                yield (
+                    name,
+                    PredictedToken(
+                        piece=self._piece(int(guess.tokens[row, column])),
+                        probability=float(guess.probability[row, column]),
+                        of_original=float(guess.of_original[row, column]),
+                    ),
+                )
 
     def _piece(self, token: int) -> str:
         return visible(self.pieces(token))
@@ -339,11 +359,12 @@ def _note_cells(token: Token, names: Sequence[str]) -> list[str]:
     """Returns the cells of a token in the table of `notes`."""
     cells = [str(token.column), token.piece, token.read]
     for name in names:
-        prediction = token.predictions.get(name)
-        shares = (prediction.probability, prediction.of_original) if prediction else ()
-        cells += [prediction.piece, *(f"{x:.1%}" for x in shares)] if prediction else [""] * 3
-    if token.verdict is not None:
-        verdict = token.verdict
+        if (prediction := token.predictions.get(name)) is None:
+            cells += ["", "", ""]
+        else:
+            shares = f"{prediction.probability:.1%}", f"{prediction.of_original:.1%}"
+            cells += [prediction.piece, *shares]
+    if (verdict := token.verdict) is not None:
         cells += [verdict.piece, f"{verdict.probability:.1%}", verdict.kind]
     return cells
 

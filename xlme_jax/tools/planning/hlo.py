@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 _TYPE_BITS = {"pred": 8, "token": 0, "opaque": 0}
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][a-z0-9\-]*)\(")
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{\s*$")
+_INSTRUCTION = re.compile(
+    r"^\s+(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.+?) (?P<opcode>[a-z][a-z0-9\-]*)\("
+)
+_COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{\s*$")
 _CALLED = re.compile(
     r"(?:calls|body|branch_computations|true_computation|false_computation)=(\{[^}]*\}|%[\w.\-]+)"
 )
@@ -124,13 +126,17 @@ class Program:
         for line in text.splitlines():
             if line and not line[0].isspace():
                 if header := _COMPUTATION.match(line):
-                    computation = self.computations.setdefault(header[2], {})
-                    self.entry = header[2] if header[1] else self.entry
+                    computation = self.computations.setdefault(header["name"], {})
+                    if header["entry"]:
+                        self.entry = header["name"]
             elif match := _INSTRUCTION.match(line):
-                name, opcode = match[2], match[4]
-                operands = _operands(line, match.end())
-                computation[name] = Instruction(
-                    name, match[3], opcode, operands, line, bool(match[1])
+                computation[match["name"]] = Instruction(
+                    name=match["name"],
+                    type=match["type"],
+                    opcode=match["opcode"],
+                    operands=_operands(line, match.end()),
+                    text=line,
+                    root=match["root"] is not None,
                 )
 
     def _count(self) -> collections.Counter[str]:

@@ -157,16 +157,16 @@ def _json(reply: answers.Answer) -> Any:
 
 def _refuse(error: werkzeug.exceptions.HTTPException) -> Any:
     """Returns the response to a request that was aborted: {"error": message} as JSON."""
-    message = error.description or error.name
-    if isinstance(error, werkzeug.exceptions.RequestEntityTooLarge) and not error.response:
-        message = message if message != error.__class__.description else _too_long()
+    # werkzeug itself refuses a body of more than MAX_CONTENT_LENGTH bytes, with its own message,
+    # which says neither the limit nor the remedy.
+    is_default = error.description == type(error).description
+    if isinstance(error, werkzeug.exceptions.RequestEntityTooLarge) and is_default:
+        message = f"the request is larger than {request_fields.BYTES >> 20} MiB; send less text"
+    else:
+        message = error.description or error.name
     response = flask.jsonify(error=visible(message))
     response.status_code = error.code or 500
     return response
-
-
-def _too_long() -> str:
-    return f"the request is larger than {request_fields.BYTES >> 20} MiB; send less text"
 
 
 def _harden(response: flask.Response) -> flask.Response:
