@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.bitext_files import discover_bitext
+from xlme_jax.data.text.document_files import TextFile
 from xlme_jax.data.text.held_out import Corpora, HeldOutText, find_corpora
 from xlme_jax.data.text.pair_kinds import canonical_source
 from xlme_jax.data.text.reading import DataError, ReadReport
@@ -327,5 +328,7 @@ def test_spread_is_even():
 
 def test_reading_functions_can_be_sent_by_name(tmp_path):
     held = HeldOutText("every:2", str(tmp_path / "file"))
-    read = functools.partial(file_sources.split_documents, held, "en", "train", 10, tmp_path)
+    read = functools.partial(
+        file_sources.split_documents, held, "en", "train", 10, TextFile(tmp_path)
+    )
     assert pickle.loads(pickle.dumps(read)).args == read.args

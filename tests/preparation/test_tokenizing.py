@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from xlme_jax.data import prepared
 from xlme_jax.data.prepared.writer import merge_parts, write_dataset
+from xlme_jax.data.text.document_files import TextFile
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
 from xlme_jax.preparation import file_sources, tokenizing
@@ -59,7 +60,7 @@ def made(tmp_path_factory):
     (folder / "en.txt").write_text("\n\n".join(DOCUMENTS))
     vocabulary = train_vocabulary(DOCUMENTS, 200, byte_fallback=False, allow_smaller=True)
     write_vocabulary(vocabulary, folder / "vocabulary.model")
-    read = functools.partial(file_sources.documents, 1000, folder / "en.txt")
+    read = functools.partial(file_sources.documents, 1000, TextFile(folder / "en.txt"))
     job = tokenizing.Job("en", "train", "monolingual", ("en",), ("en.txt",), 0, "x", reads=(read,))
     return folder, tokenizing.Unit(job, 0), vocabulary
 
@@ -90,7 +91,7 @@ def test_parts_hold_so_many_texts_each(made, tmp_path, monkeypatch, size):
 def test_an_unreadable_file_leaves_no_part(made, tmp_path):
     folder, unit, _ = made
     (tmp_path / "empty.txt").write_text("\n")
-    read = functools.partial(file_sources.documents, 1000, tmp_path / "empty.txt")
+    read = functools.partial(file_sources.documents, 1000, TextFile(tmp_path / "empty.txt"))
     unit = dataclasses.replace(unit, job=dataclasses.replace(unit.job, reads=(read,)))
     config = PrepareConfig(str(tmp_path / "out"), tasks=("cc100",))
     with pytest.raises(DataError, match=r"empty\.txt: no text"):

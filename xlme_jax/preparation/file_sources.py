@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 from xlme_jax.data.text import held_out as held_out_data
 from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.decompression import read_blocks
-from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of, read_file
+from xlme_jax.data.text.document_files import DocumentFile, TextFile, discover_text_files
 from xlme_jax.data.text.held_out import VALIDATION, Corpora, HeldOutText, corpus_name
 from xlme_jax.data.text.pair_kinds import BitextSource, group_by_pair, read_bitext, read_units
-from xlme_jax.data.text.reading import ReadReport, aligned_lines, discover_documents
-from xlme_jax.data.text.tables import TableText
+from xlme_jax.data.text.reading import ReadReport, aligned_lines
 from xlme_jax.data.text.text_digests import digest
 from xlme_jax.preparation import distributions, duplicates, first_records
 from xlme_jax.preparation.first_records import accepted, checked
@@ -85,7 +84,7 @@ class DocumentFolder(Source):
             languages=config.languages,
             max_document_chars=config.max_document_chars,
         )
-        documents = matching(config, corpora.documents, lambda entry: (file_of(entry[1]),))
+        documents = matching(config, corpora.documents, lambda entry: (entry[1].path,))
         return dataclasses.replace(corpora, documents=tuple(documents))
 
 
@@ -172,7 +171,7 @@ class PairFolder(PairSource):
 # --- Documents ---
 
 
-def find_document_files(folder: Path, languages: Collection[str]) -> dict[str, list[Path]]:
+def find_document_files(folder: Path, languages: Collection[str]) -> dict[str, list[TextFile]]:
     """Returns {language: its files} of a folder in CC-100's layout.
 
     Args:
@@ -183,8 +182,8 @@ def find_document_files(folder: Path, languages: Collection[str]) -> dict[str, l
       DataError: The folder or a language is missing, or a file would be misread.
     """
     with distributions.named_in_errors("cc100", folder):
-        files = discover_documents(folder, languages or None)
-    paths = (path for of_language in files.values() for path in of_language)
+        files = discover_text_files(folder, languages or None)
+    paths = (file.path for of_language in files.values() for file in of_language)
     distributions.check_source("cc100", folder, paths)
     return files
 
@@ -218,12 +217,7 @@ def document_tasks(
 def _document_shard(max_document_chars: int, file: DocumentFile) -> Shard:
     """Returns a shard of all documents of a file."""
     read = functools.partial(documents, max_document_chars, file)
-    return Shard(name_of(file), read, (file_of(file),), _columns_of(file))
-
-
-def _columns_of(file: DocumentFile) -> str:
-    """Returns what the documents of a table depend on besides the file; "" for text files."""
-    return file.key if isinstance(file, TableText) else ""
+    return Shard(file.name, read, (file.path,), file.key)
 
 
 def _document_splits(
@@ -260,13 +254,13 @@ def _held_document_shard(
         max_document_chars,
         file,
     )
-    key = held_out.key(name_of(file), language) + _columns_of(file)
-    return Shard(name_of(file), read, (file_of(file),), key, may_be_empty=split == VALIDATION)
+    key = held_out.key(file.name, language) + file.key
+    return Shard(file.name, read, (file.path,), key, may_be_empty=split == VALIDATION)
 
 
 def documents(max_chars: int, file: DocumentFile, report: ReadReport) -> Texts:
     """Yields the documents of a file."""
-    return zip(read_file(file, report, max_chars))
+    return zip(file.read(report, max_chars))
 
 
 def split_documents(
@@ -290,9 +284,9 @@ def split_documents(
       report: Collects the counts.
     """
     reading = ReadReport()
-    chosen, texts = held.chooses(name_of(file)), held.texts(language)
+    chosen, texts = held.chooses(file.name), held.texts(language)
     try:
-        for number, document in enumerate(read_file(file, reading, max_chars)):
+        for number, document in enumerate(file.read(reading, max_chars)):
             if chosen(number) != (split == VALIDATION):
                 continue
             if split != VALIDATION:

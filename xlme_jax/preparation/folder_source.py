@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NoReturn
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, bitext_files, reading
 from xlme_jax.data.text.bitext_files import Selection, discover_bitext
 from xlme_jax.data.text.decompression import DataError, open_file, read_blocks
-from xlme_jax.data.text.document_files import DocumentFile
+from xlme_jax.data.text.document_files import DocumentFile, TextFile, discover_text_files
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.pair_kinds import BY_FORMAT, BitextSource, PairFile, with_min_score
 from xlme_jax.data.text.reading import ReadReport
@@ -49,7 +49,6 @@ from xlme_jax.preparation.source_types import (
     Origin,
     Source,
     TextTask,
-    file_of,
     matching,
     setting,
 )
@@ -384,7 +383,7 @@ def _can_read(
 
 
 def _tasks_of_documents(folder: Path) -> list[TextTask]:
-    files = reading.discover_documents(folder, may_be_empty=True)
+    files = discover_text_files(folder, may_be_empty=True)
     return document_tasks("cc100", files, DEFAULT_MAX_DOCUMENT_CHARS, None)
 
 
@@ -499,12 +498,10 @@ def _where(text: _Text, where: str) -> _Text:
     """
     if not where:
         return text
-    documents: dict[str, list[DocumentFile]] = defaultdict(list)
-    for tag, files in text.documents.items():
-        for file in files:
-            if not isinstance(file, TableText) or file.tabs >= 0:
-                raise DataError(f"{file_of(file)}: has no named columns; leave out --where")
-            documents[tag].append(dataclasses.replace(file, where=where))
+    documents = {
+        tag: [file.with_conditions(where) for file in files]
+        for tag, files in text.documents.items()
+    }
     if unnamed := [s for s in text.sources if s.of_kind.columns != "named"]:
         raise DataError(f"{unnamed[0].paths[0]}: has no named columns; leave out --where")
     sources = [dataclasses.replace(source, where=where) for source in text.sources]
@@ -552,8 +549,8 @@ def _origin(row: Distribution) -> Origin:
     return Origin(row.title, row.licence, row.citation, row.url)
 
 
-def _plain(file: FileOfDistribution) -> Path:
-    return file.path
+def _plain(file: FileOfDistribution) -> TextFile:
+    return TextFile(file.path)
 
 
 def _table(file: FileOfDistribution) -> TableText:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from xlme_jax.data.text.document_files import DocumentFile, file_of
+from xlme_jax.data.text.document_files import DocumentFile
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.pair_kinds import BitextSource
 from xlme_jax.data.text.reading import DataError, ReadReport
@@ -323,7 +323,7 @@ def matching_of_languages(
     """
     entries = [(language, file) for language, texts in files.items() for file in texts]
     chosen: dict[str, list[_File]] = {}
-    for language, file in matching(config, entries, lambda entry: (file_of(entry[1]),)):
+    for language, file in matching(config, entries, lambda entry: (entry[1].path,)):
         chosen.setdefault(language, []).append(file)
     if missing := [language for language in files if language not in chosen]:
         message = f"no file of {', '.join(missing)} matches --shards"

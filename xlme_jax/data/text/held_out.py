@@ -30,16 +30,10 @@ import numpy as np
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, text_digests
 from xlme_jax.data.text.bitext_files import discover_bitext
 from xlme_jax.data.text.decompression import DataError, read_blocks
-from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of, read_file
+from xlme_jax.data.text.document_files import DocumentFile, discover_text_files
 from xlme_jax.data.text.pair_kinds import BitextSource, read_units
 from xlme_jax.data.text.pair_readers import count_lines, unit_ids_file
-from xlme_jax.data.text.reading import (
-    ReadReport,
-    aligned_lines,
-    check_folder,
-    discover_documents,
-)
-from xlme_jax.data.text.tables import TableText
+from xlme_jax.data.text.reading import ReadReport, aligned_lines, check_folder
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
@@ -104,18 +98,18 @@ class Corpora:
     def names(self) -> Iterator[object]:
         """Yields the settings, languages and files, whose representations a fingerprint has."""
         yield self.max_document_chars
-        yield from ((language, name_of(file)) for language, file in self.documents)
-        yield from (file.key for _, file in self.documents if isinstance(file, TableText))
+        yield from ((language, file.name) for language, file in self.documents)
+        yield from (file.key for _, file in self.documents if file.key)
         yield from self.sources
         # The representation of a source lacks these.
         yield from (source.fields for source in self.sources if source.fields)
         yield from (source.where for source in self.sources if source.where)
 
     def files(self) -> list[Path]:
-        """Returns all files without duplicates, including the ids of multi-way folders."""
+        """Returns the paths of files of text, and of unit ids in multi-way folders, each once."""
         pairs = (path for source in self.sources for path in source.paths)
         ids = _unit_ids(self.sources).values()
-        return list(dict.fromkeys([*(file_of(file) for _, file in self.documents), *pairs, *ids]))
+        return list(dict.fromkeys([*(file.path for _, file in self.documents), *pairs, *ids]))
 
     def languages(self) -> set[str]:
         """Returns the languages of all text."""
@@ -141,7 +135,7 @@ def find_corpora(
     documents: list[tuple[str, DocumentFile]] = []
     sources: list[BitextSource] = []
     if cc100_dir:
-        by_language = discover_documents(cc100_dir, languages or None)
+        by_language = discover_text_files(cc100_dir, languages or None)
         documents = [(language, file) for language, files in by_language.items() for file in files]
     if bitext_dir:
         sources = discover_bitext(
@@ -258,7 +252,7 @@ def _validation_folder(path: str, tsv_columns: tuple[int, ...] | None) -> Corpor
     # `<language>.txt` files are documents here, unless `ids.txt` marks them as a multi-way folder.
     # A multi-way folder without `ids.txt` must be a subfolder.
     multiway = unit_ids_file(folder) is not None
-    by_language = {} if multiway else discover_documents(folder, may_be_empty=True)
+    by_language = {} if multiway else discover_text_files(folder, may_be_empty=True)
     if not multiway:
         sources = [s for s in sources if s.kind != "multiway" or s.paths[0].parent != folder]
     if not sources and not by_language:
@@ -389,8 +383,8 @@ def _chosen_lines(
         of its unit numbers.
     """
     for language, file in corpora.documents:
-        chosen = chooses(name_of(file))
-        for number, document in enumerate(read_file(file, None, corpora.max_document_chars)):
+        chosen = chooses(file.name)
+        for number, document in enumerate(file.read(None, corpora.max_document_chars)):
             if chosen(number):
                 yield from ((language, line) for line in document.split("\n"))
     # A file of a multi-way folder is part of many pairs but is read only once.
@@ -398,16 +392,16 @@ def _chosen_lines(
     for source in corpora.sources:
         name = corpus_name(source)
         if source.of_kind.is_line_aligned:
-            for file, language in zip(source.paths, (source.lang1, source.lang2)):
-                sides[file, name] = language
+            for path, language in zip(source.paths, (source.lang1, source.lang2)):
+                sides[path, name] = language
             continue
         chosen = chooses(name)
         for number, unit in enumerate(read_units(source, ReadReport())):
             if chosen(number) and not isinstance(unit, str):
                 yield from zip((source.lang1, source.lang2), unit)
-    for (file, name), language in sides.items():
+    for (path, name), language in sides.items():
         chosen = chooses(name)
-        lines = aligned_lines(read_blocks(file), os.fspath(file), ReadReport())
+        lines = aligned_lines(read_blocks(path), os.fspath(path), ReadReport())
         for number, line in enumerate(lines):
             if chosen(number) and isinstance(line, str):
                 yield language, line
@@ -436,11 +430,11 @@ def _spread(corpora: Corpora, count: int) -> dict[str, np.ndarray]:
         files_of[language].append(file)
     for files in files_of.values():
         limit = corpora.max_document_chars
-        sizes = [_length(read_file(file, None, limit)) for file in files]
+        sizes = [_length(file.read(None, limit)) for file in files]
         chosen, first = _evenly(sum(sizes), count), 0
         for file, size in zip(files, sizes):
             inside = (chosen >= first) & (chosen < first + size)
-            numbers[name_of(file)] = chosen[inside] - first
+            numbers[file.name] = chosen[inside] - first
             first += size
     return numbers
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,20 @@ class TableText:
         if self.tabs >= 0:
             key += ", numbered" if self.tabs == 1 else f", behind {self.tabs} tabs"
         return key
+
+    def read(self, report: ReadReport | None, max_document_chars: int) -> Iterator[str]:
+        """Returns an iterator over the documents; see `read_table`."""
+        return read_table(self, report, max_document_chars)
+
+    def with_conditions(self, where: str) -> TableText:
+        """Returns a copy of which only rows that satisfy `where` are read.
+
+        Raises:
+            DataError: The file has no named columns.
+        """
+        if self.tabs >= 0:
+            raise DataError(f"{self.path}: has no named columns; leave out --where")
+        return replace(self, where=where)
 
 
 def is_table(name: str) -> bool:
