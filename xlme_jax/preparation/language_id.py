@@ -58,9 +58,9 @@ def are_exchanged(
 ) -> bool:
     """Returns whether the two texts of pairs are in each other's language.
 
-    Both sides are split into several pieces, and each piece must be more like the language of the
-    other side, so that close languages are not confused. Returns False without py3langid, or if
-    py3langid does not know both languages.
+    The texts of each side are dealt into four pieces, and each piece must be more like the language
+    of the other side, so that close languages are not confused. Returns False for fewer than four
+    pairs, which leave a piece empty; without py3langid; or if it does not know both languages.
 
     Args:
       firsts: First texts of N pairs.
@@ -72,6 +72,7 @@ def are_exchanged(
     import py3langid
 
     codes = [_code(language) for language in languages_of_sides]
+    # Ranked for any text, all languages that py3langid knows are listed.
     if not set(codes) <= {_code(label) for label, _ in py3langid.rank("")}:
         return False
     for side, texts in enumerate((firsts, seconds)):

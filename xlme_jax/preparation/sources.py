@@ -9,7 +9,7 @@ Where to add a corpus:
   the source `bitext` reads the files too, by their suffix or name.
 - A new format of documents: add that row, and an entry to `DOCUMENTS` at the end of
   `folder_source.py`; its key is the `format` of the row. Documents that are neither plain text nor
-  a table also need a reader in `data/text/document_files.py`.
+  a table also need a class with the methods of `DocumentFile` in `data/text/document_files.py`.
 - A source of its own, with a flag and an environment variable: add an entry to `SOURCES` below. A
   folder of documents or of pair files is one entry with `DocumentFolder` or `PairFolder`. For other
   text, write a subclass of `Source` whose `find` returns `TextTask`s. The flags, the environment
@@ -280,7 +280,15 @@ def _has_where(source: Source) -> bool:
 
 
 def _check_buckets(config: PrepareConfig) -> None:
-    """Raises ValueError, naming the first path that is not in a bucket."""
+    """Checks that the paths of a run on Dataflow are in buckets.
+
+    Its workers are other machines, which reach no local disk. The paths are the output, the folders
+    of the chosen sources, of labelled benchmarks (`eval_dir`), of `validation=folder:PATH` and of
+    TensorFlow Datasets.
+
+    Raises:
+      ValueError: A path is missing or local; the message names the first one.
+    """
     paths: list[tuple[str, Any]] = [("output", config.output)]
     for source in chosen(config):
         if source.content:

@@ -217,15 +217,16 @@ def _vertex(
 
 
 def task_weights(tasks: Sequence[TaskInfo], stream: PairStream) -> np.ndarray:
-    """Returns the sampling weights of the bitext tasks of a stream.
+    """Returns the probabilities with which the bitext tasks of a stream are drawn.
 
     Args:
       tasks: non-empty tasks.
-      stream: describes the sampling.
+      stream: its `sampling`, `alpha` and `smoothing` decide the probabilities.
 
     Returns:
-      float64[tasks], with sum 1. Tasks of the same pair divide its weight in proportion to their
-      size; the linear programme gives most pairs weight 0.
+      float64[tasks], with sum 1. Sampling by temperature raises each task's size to the power
+      alpha. The other ways give each pair of languages a probability, which its tasks divide in
+      proportion to their size; the linear programme gives most pairs 0.
 
     Raises:
       ValueError: a share is infeasible; the message names the stream and the language.

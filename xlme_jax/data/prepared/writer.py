@@ -421,7 +421,7 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
 
     Args:
       directory: Folder of the data set.
-      parts: Row of each part, as returned by `close`; all parts are of one task and split.
+      parts: Description of each part, from `TaskWriter.close`; all are of one task and split.
 
     Returns:
       The task's row. It is also written to `<task>/<split>.json`, which marks the task as finished.
