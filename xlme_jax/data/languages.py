@@ -447,10 +447,7 @@ def _scripts_of_locales() -> dict[str, frozenset[str]]:
 
 
 def _primary(code: str) -> str | None:
-    """Returns the code used for a language (ISO 639-1 where there is one, else 639-3), or None.
-
-    The code has no script; None: `code` names no language.
-    """
+    """Returns a language's code without script, of ISO 639-1 or else 639-3; None if it is none."""
     if code in _PREFERRED or code in _GROUPS or _is_canonical(code):
         return _preferred(code)
     row = _iso_table().get(code)
@@ -458,8 +455,9 @@ def _primary(code: str) -> str | None:
         return None
     if row is not None and row.part1:
         return _preferred(row.part1)
-    if replacement := _replacement(code):
-        return _preferred(replacement)
+    alias = _cldr("language_aliases").get(code, "")
+    if alias and "_" not in alias:
+        return _preferred(alias)
     if row is None:
         return None
     if row.retire_change_to:
@@ -478,15 +476,8 @@ def _is_canonical(code: str) -> bool:
     Corpora mostly have such codes, and CLDR has all of them. The tables of ISO 639, which take half
     a second to load, are not needed for them.
     """
-    if code in _XLMR_CODES or len(code) != 2:
-        return code in _XLMR_CODES
-    return code in _english().languages and code not in _cldr("language_aliases")
-
-
-def _replacement(code: str) -> str:
-    """Returns the code that CLDR has in place of one, or "" if it has none or one with a script."""
-    alias = _cldr("language_aliases").get(code, "")
-    return "" if "_" in alias else alias
+    is_of_two_letters = len(code) == 2 and code in _english().languages
+    return code in _XLMR_CODES or (is_of_two_letters and code not in _cldr("language_aliases"))
 
 
 def _script_of(part: str) -> str:

@@ -217,11 +217,9 @@ def per_shard(
 
 
 def _axes_dividing(dimension: int, entry: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Returns the mesh axes that split a dimension; None if no axis splits it, or not evenly.
+    """Returns the mesh axes by which an entry of a `PartitionSpec` splits a dimension of a size.
 
-    Args:
-      dimension: size of the dimension.
-      entry: the dimension's entry in a `PartitionSpec`.
+    None: there are no such axes, or they do not divide the dimension evenly.
     """
     sizes = automatic_axes()
     names = (entry,) if isinstance(entry, str) else entry or ()

@@ -242,11 +242,10 @@ def _statistics(
     per_block = jnp.repeat(chunk_max, blocks.shape[1] // chunks, axis=1)
     block_mass = jnp.exp(blocks - per_block[..., None]).sum(axis=-1)
     block_mass = jax.lax.optimization_barrier(block_mass).reshape(rows, chunks, -1)
-    chunk_mass = block_mass.sum(axis=-1)
-    sample, key = _sample(blocks, block_mass, chunk_mass, chunk_max, uniforms)
+    sample, key = _sample(blocks, block_mass, chunk_max, uniforms)
     statistics = _Best(
         maximum=maximum,
-        mass=(chunk_mass * jnp.exp(chunk_max - maximum[:, None])).sum(axis=1),
+        mass=(block_mass.sum(axis=-1) * jnp.exp(chunk_max - maximum[:, None])).sum(axis=1),
         target=_target_logit(logits, targets - first),
         argmax=(first + best).astype(jnp.int32),
         key=key,
@@ -257,18 +256,13 @@ def _statistics(
 
 
 def _sample(
-    blocks: jax.Array,
-    block_mass: jax.Array,
-    chunk_mass: jax.Array,
-    chunk_max: jax.Array,
-    uniforms: jax.Array,
+    blocks: jax.Array, block_mass: jax.Array, chunk_max: jax.Array, uniforms: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Draws an entry of n chunks of b blocks: a chunk, then a block of it, then an entry of that.
 
     Args:
       blocks: [M, n b, BLOCK_SIZE], the logits.
       block_mass: [M, n, b], sums of exp(logit - maximum of the chunk).
-      chunk_mass: [M, n], sums of `block_mass`.
       chunk_max: [M, n], the maxima of the chunks.
       uniforms: float32[M, n, 2] in [0, 1). [..., 0] selects the chunk: the one with the largest
         sum of log-mass and Gumbel noise. [..., 1] selects the entry in the chunk.
@@ -277,7 +271,7 @@ def _sample(
       int32[M], the entries, numbered from 0; and [M], the Gumbel keys of their chunks.
     """
     gumbel = -jnp.log(-jnp.log(jnp.maximum(uniforms[..., 0], 1e-30)))
-    keys = chunk_max + jnp.log(chunk_mass) + gumbel
+    keys = chunk_max + jnp.log(block_mass.sum(axis=-1)) + gumbel
     chunk = keys.argmax(axis=1)
     block, rest = _inverse_cdf(_pick(block_mass, chunk), _pick(uniforms[..., 1], chunk))
     block = chunk * block_mass.shape[2] + block
@@ -286,12 +280,7 @@ def _sample(
 
 
 def _target_logit(logits: jax.Array, offsets: jax.Array) -> jax.Array:
-    """Returns [M], the logit of each row's target; 0 for a target that is not among the entries.
-
-    Args:
-      logits: [M, N].
-      offsets: int32[M], number of each target among the N entries, if it is in [0, N).
-    """
+    """Returns [M], entry `offsets[m]` of each row m of `logits` [M, N], or 0 if there is none."""
     here = (offsets >= 0) & (offsets < logits.shape[1])
     return jnp.where(here, _pick(logits, jnp.where(here, offsets, 0)), 0.0)
 

@@ -224,9 +224,8 @@ def task_weights(tasks: Sequence[TaskInfo], stream: PairStream) -> np.ndarray:
       stream: its `sampling`, `alpha` and `smoothing` decide the probabilities.
 
     Returns:
-      float64[tasks], with sum 1. Sampling by temperature raises each task's size to the power
-      alpha. The other ways give each pair of languages a probability, which its tasks divide in
-      proportion to their size; the linear programme gives most pairs 0.
+      float64[tasks], with sum 1. By temperature, they are proportional to size^alpha. Else the
+      tasks of a pair divide its probability by their size; the linear programme gives most pairs 0.
 
     Raises:
       ValueError: a share is infeasible; the message names the stream and the language.
