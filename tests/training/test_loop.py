@@ -50,7 +50,7 @@ def run(
         model_dir=model_dir,
         dataset_digest=digest,
         evaluators=evaluators,
-        files={"config.gin": "Train.x = 1\n"},
+        files={"config.gin": b"Train.x = 1\n"},
         choices={"encoder": "kernel_64"},
     )
     return loop.train(run, stop)

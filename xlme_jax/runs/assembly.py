@@ -21,6 +21,7 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import LabelledStream, PairStream
 from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.objectives.base import Params
 from xlme_jax.ops import products
@@ -133,13 +134,16 @@ def assemble(
     start = _manifest_entry(command, settings, dataset, changes)
     run_manifest = manifest.with_start(model_dir, start)
     facts = {**run_manifest, "config": manifest.bindings(config_text)}
-    files = {
+    texts = {
         "config.gin": config_text,
         "model-info.txt": f"{info}\n{attention.text}" if attention.text else info,
         manifest.MANIFEST_FILE: json.dumps(run_manifest, indent=1) + "\n",
     }
     if attention.content:
-        files[attention_choice.FILE] = attention.content
+        texts[attention_choice.FILE] = attention.content
+    files = {name: text.encode() for name, text in texts.items()}
+    # So that the run can be loaded from anywhere without its data.
+    files[VOCABULARY_FILE] = dataset.vocabulary_path.read_bytes()
     return Run(
         objective=objective,
         optimizer=optimizer,
@@ -153,7 +157,6 @@ def assemble(
         files=files,
         flops_per_step=flops_per_step,
         encoder_parameters=model_info.encoder_parameters(objective, boxed, dataset.vocabulary_size),
-        vocabulary=dataset.vocabulary_path,
         vocabulary_digest=dataset.vocabulary_digest,
         growth=_growth(dataset, boxed, settings.init_from, model_dir),
         weights={s.name: points for s in streams if (points := s.weight_points())},

@@ -14,7 +14,6 @@ import jax
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.model.flop_conventions import OURS
 from xlme_jax.objectives.base import Metrics
 from xlme_jax.storage.files import replace_file
@@ -61,10 +60,8 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         state, record, evaluators = starting_point(run, abstract, checkpoints)
         # A run that is rejected, or has all its steps, leaves the folder as it is.
         if jax.process_index() == 0 and int(state.step) < config.train_steps:
-            for name, text in run.files.items():
-                replace_file(run.model_dir / name, text.encode())
-            if run.vocabulary is not None:
-                replace_file(run.model_dir / VOCABULARY_FILE, run.vocabulary.read_bytes())
+            for name, content in run.files.items():
+                replace_file(run.model_dir / name, content)
         stop.saved(int(state.step), checkpoints.wait)
         meter = Throughput(
             flops_per_step=run.flops_per_step.get(OURS),

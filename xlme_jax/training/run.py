@@ -61,13 +61,11 @@ class Run:
       model_dir: where checkpoints and metrics go.
       dataset_digest: digest of the prepared data, which a resumed run must match.
       evaluators: each is given the parameters of step 0 and returns an evaluator.
-      files: texts to write into `model_dir` once all checks have passed, by name; "config.gin" is
-        kept in each checkpoint too.
+      files: contents to write into `model_dir` once all checks have passed, by name; "config.gin"
+        is kept in each checkpoint too.
       flops_per_step: {convention of `model.flop_conventions`: floating-point operations of a
         step}, for MFU and the checkpoints' records; {} if steps differ.
       encoder_parameters: parameters of the exported encoder, for the checkpoints' records.
-      vocabulary: file of the data's vocabulary, copied into `model_dir`, so that the run can be
-        loaded without its data; None copies nothing.
       vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
       growth: how weights of the vocabulary that the data's one extends are grown in a warm start.
       weights: {stream: schedule of the weight of its losses}, for `make_train_step`.
@@ -91,10 +89,9 @@ class Run:
     model_dir: Path
     dataset_digest: str
     evaluators: Sequence[Callable[[Params], Evaluator]] = ()
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     flops_per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
     encoder_parameters: int | None = None
-    vocabulary: Path | None = None
     vocabulary_digest: str = ""
     growth: Growth | None = None
     weights: Mapping[str, Points] = dataclasses.field(default_factory=dict)

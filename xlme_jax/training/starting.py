@@ -182,7 +182,7 @@ def _record(run: Run, **fields: Any) -> RunRecord:
     return RunRecord(
         run.batches.get_state(),
         run.dataset_digest,
-        run.files.get("config.gin", ""),
+        run.files.get("config.gin", b"").decode(),
         vocabulary=run.vocabulary_digest,
         manifest=run.manifest,
         choices=run.choices,
