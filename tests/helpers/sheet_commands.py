@@ -69,6 +69,7 @@ _FINE_TUNED = (
 _ONE_POINT = "--grid=Optimizer.learning_rate=1e-3"
 _DATA = (
     *("xlme_250k", "xlme_500k", "xylent_500k", "xylent_500k_ccaligned", "xlmr_250k", "xlmr_15"),
+    *("veco_250k", "veco_quarter"),
     *("wmt14_en_de", "wmt14_en_fr", "opus_en_de"),
 )
 
