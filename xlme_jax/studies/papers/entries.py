@@ -244,7 +244,7 @@ def layer_curve(
     return {layer: layer_score.spread for layer, layer_score in scores.items() if layer_score}
 
 
-def layer_at(of_twelve: int, num_layers: int) -> int:
+def layer_at(of_twelve: float, num_layers: int) -> int:
     """Returns the layer at the same relative depth as a layer of a 12-layer encoder.
 
     Args:

@@ -38,7 +38,7 @@ def _layer_rows(
     least: bool = False,
     readout: str = RAW,
     languages: Sequence[str] = (),
-    twelfths: Sequence[int] = (9,),
+    twelfths: Sequence[float] = (9,),
 ) -> list[tuple[str, str, int | None]]:
     """Returns (name, system, layer) of a frozen encoder's rows: fixed layers and the best one.
 
@@ -80,11 +80,11 @@ class PaperLayers:
       said: clause of the caption that names the layers; empty for a caption without it.
     """
 
-    mean: tuple[int, ...]
-    first: tuple[int, ...] = (12,)
+    mean: tuple[float, ...]
+    first: tuple[float, ...] = (12,)
     said: str = ""
 
-    def of(self, entry: Entry) -> tuple[int, ...]:
+    def of(self, entry: Entry) -> tuple[float, ...]:
         """Returns the layers for a system: `first` if it compares states of `<s>`, else `mean`."""
         return self.first if FIRST in entry.group else self.mean
 
@@ -103,7 +103,9 @@ OF_INFOXLM = PaperLayers(
     said="means over tokens in the middle, at the depths of layers 7 (XLM-R's by XLM-E) and "
     f"{_XTREME} of 12, the state of <s> in the last layer,",
 )
-OF_VECO = PaperLayers((6,), said="in the middle of the depth,")
+OF_VECO = PaperLayers(
+    (6, 9.5), said="in the middle of the depth, at that of layer 19 of 24 (its public code's),"
+)
 OF_MINING = PaperLayers((6,))
 
 
