@@ -105,7 +105,7 @@ class EncoderConfig:
 
 
 def weight_init(config: EncoderConfig) -> Initializer:
-    """Returns the initializer of weights and embeddings: normal, std .02 in all the papers."""
+    """Returns the initializer of weights and embeddings: normal, std BERT's .02."""
     return nn.initializers.normal(config.init_std)
 
 

@@ -60,9 +60,9 @@ class XLMEConfig(SystemConfig):
       translation_pairs: train on the bitext stream; False is the paper's "-TRTD" ablation, which
         pre-trains on the multilingual corpus alone (Table 2).
       rtd_weight: lambda, 50 in ELECTRA and XLM-E.
-      embedding_sharing: what generator and discriminator share. "tokens" is what ELECTRA does;
-        "tokens+positions", "none"; or "gdes": the discriminator reads
-        stop_gradient(E_generator) + E_delta (DeBERTaV3).
+      embedding_sharing: what generator and discriminator share. "tokens" is what COCO-LM does
+        if its generator has no dropout; "tokens+positions", "none"; or "gdes": the discriminator
+        reads stop_gradient(E_generator) + E_delta (DeBERTaV3).
       rtd_head: "dense" (ELECTRA's dense, GELU, linear) or "linear".
     """
 
