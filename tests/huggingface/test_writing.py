@@ -288,7 +288,7 @@ def test_an_empty_working_directory_can_be_filled(tmp_path, monkeypatch):
 def test_a_missing_vocabulary_is_asked_for(tmp_path):
     run = hf_folders.write_checkpoint(tmp_path / "run")
     moved = (run / "vocabulary.model").rename(tmp_path / "v.model")
-    with pytest.raises(ValueError, match=r"vocabulary of the run .* --vocabulary"):
+    with pytest.raises(ValueError, match=r"the vocabulary of .* is neither .* --vocabulary"):
         writing.load(str(run), None)
     exported = writing.load(str(run), str(moved))
     assert exported.vocabulary.size == hf_folders.vocabulary().size
