@@ -201,13 +201,13 @@ def survey_files(paths: Iterable[Path], reader: str = "") -> Survey:
         else:
             unknown[path] = [file.distribution for file in named]
     rows = dict.fromkeys(file.distribution for file in files)
-    beside = [path for path in unknown if _is_beside(path, rows)]
-    reasons = {
-        path: "" if reader else _why_not(path, named)
-        for path, named in unknown.items()
-        if path not in set(beside)
-    }
-    return Survey(tuple(files), reasons, tuple(no_language), tuple(without_text + beside))
+    reasons: dict[Path, str] = {}
+    for path, fitting_rows in unknown.items():
+        if _is_beside(path, rows):
+            without_text.append(path)
+        else:
+            reasons[path] = "" if reader else _why_not(path, fitting_rows)
+    return Survey(tuple(files), reasons, tuple(no_language), tuple(without_text))
 
 
 # --- Names ---

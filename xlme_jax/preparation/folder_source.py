@@ -163,16 +163,16 @@ class PublicText(Source):
           DataError: A folder is missing, a file is unknown or cannot be read as it is, a language
             or pair is missing, nothing is to be read, or `min_score` is set and no file has scores.
         """
-        parts = _parts(config)
+        parts, folders = _parts(config), _folders(config)
         files: list[FileOfDistribution] = []
-        for folder in _folders(config):
+        for folder in folders:
             survey = distributions.survey(folder)
             _check(folder, survey, parts)
             _tell(folder, survey, parts)
             files += [file for file in survey.files if file.part in parts]
-        names = ", ".join(map(str, _folders(config)))
+        names = ", ".join(map(str, folders))
         if not files:
-            _raise_left_out(_folders(config))
+            _raise_left_out(folders)
         files = matching(config, files, lambda file: (file.path,))
         least = None if all_scores else config.min_score
         text = _read_as(files, least)
@@ -255,7 +255,7 @@ def _check(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
             f"{path}: {reason}"
             + (f" (and {more} more such files)" if more else "")
             + "; "
-            + _remedy_for_unknown(folder, path)
+            + _remedy_for_unknown(folder, path, survey)
         )
     if not survey.files:
         names = [path.name for path in (*survey.no_language, *survey.without_text)]
@@ -302,14 +302,15 @@ def _members(path: Path) -> list[tuple[str, int]]:
     return [(PurePosixPath(member.filename).name, member.file_size) for member in members]
 
 
-def _remedy_for_unknown(folder: Path, path: Path) -> str:
+def _remedy_for_unknown(folder: Path, path: Path, survey: Survey) -> str:
     """Returns what to do about an unknown file: move it, use another source, or convert it.
 
     Args:
       folder: The folder that the user gives.
       path: The unknown file in it.
+      survey: What lies in the folder.
     """
-    if any(file.distribution.format for file in distributions.survey(folder).files):
+    if any(file.distribution.format for file in survey.files):
         return "move it out of the folder if it is not text to train on (--explain lists all files)"
     disabled = logging.root.manager.disable
     # Other sources are only tried here, so their warnings would mislead.
