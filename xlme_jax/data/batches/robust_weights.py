@@ -31,8 +31,7 @@ def best_response(
     Raises:
       ValueError: an argument is out of range; the message names it.
     """
-    losses, weights = np.asarray(losses, np.float64), np.asarray(weights, np.float64)
-    _check(losses, weights, rho, floor)
+    losses, weights = _checked(losses, weights, rho, floor)
     drawn = weights > 0
     low, high = losses[drawn].min(), losses[drawn].max()
     if rho == 0 or low == high:
@@ -99,8 +98,7 @@ def clamped_response(
     Raises:
       ValueError: an argument is out of range; the message names it.
     """
-    losses, weights = np.asarray(losses, np.float64), np.asarray(weights, np.float64)
-    _check(losses, weights, rho, floor)
+    losses, weights = _checked(losses, weights, rho, floor)
     drawn = weights > 0
     q, high = weights[drawn] / weights.sum(), losses[drawn].max()
     spread = high - losses[drawn].min()
@@ -128,8 +126,15 @@ def clamped_response(
     return result / result.sum()
 
 
-def _check(losses: np.ndarray, weights: np.ndarray, rho: float, floor: float) -> None:
-    """Raises ValueError, naming the argument of `best_response` that is out of range."""
+def _checked(
+    losses: np.ndarray, weights: np.ndarray, rho: float, floor: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns losses and weights as float64.
+
+    Raises:
+      ValueError: an argument of `best_response` is out of range; the message names it.
+    """
+    losses, weights = np.asarray(losses, np.float64), np.asarray(weights, np.float64)
     if losses.ndim != 1 or losses.shape != weights.shape:
         raise ValueError(
             f"losses have shape {losses.shape} and weights {weights.shape}; both must be [N], with "
@@ -144,3 +149,4 @@ def _check(losses: np.ndarray, weights: np.ndarray, rho: float, floor: float) ->
         raise ValueError(f"rho={rho} must be 0 or more (Zhou et al. use 0.05)")
     if not 0 <= floor < 1:
         raise ValueError(f"floor={floor} must be at least 0 and below 1 (Zhou et al. use 0.2)")
+    return losses, weights
