@@ -163,8 +163,8 @@ def test_translations_are_mined_from_files(tmp_path):
 def test_gold_pairs_without_sentences_are_missed(tmp_path):
     gold = frozenset({(0, 0)})
     corpus = MiningCorpus(("zh", "en"), ("zh-1",), ("A",), ("en-1",), ("a",), gold, outside=3)
-    found = bucc._Corpora(corpus, Bucc(str(tmp_path)), Subject(), ReadReport()).gold
-    figures = at_threshold([(1.0, (0, 0))], found, 0.5)[1]
+    gold = bucc._Corpora(corpus, Bucc(str(tmp_path)), Subject(), ReadReport()).gold
+    figures = at_threshold([(1.0, (0, 0))], gold, 0.5)[1]
     assert figures["recall"] == 1 / 4 and figures["precision"] == 1
 
 

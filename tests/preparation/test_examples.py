@@ -15,9 +15,9 @@ def mismatched(count):
             yield f"e{number}", f"f{number}"
 
     report = ReadReport()
-    found = list(file_sources.mismatched_pairs(read, report))
+    pairs = list(file_sources.mismatched_pairs(read, report))
     assert report.read == count
-    return found
+    return pairs
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 100, 4096, 4097, 10_000])

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import flax.linen as nn
@@ -6,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 from helpers import commands, tiny
-from toy import Batches, Poisonable, PoisonedBatches, Toy
+from toy import Batches, Poisonable, PoisonedBatches, Toy, toy_run
 
 from xlme_jax.checkpoints.saved import read_record, recorded_choices, saved_steps
 from xlme_jax.objectives.base import Diagnostics, WarmStart
@@ -15,7 +16,7 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training.journal import Diverged
 from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.run import NEVER, NeverStop, Run
+from xlme_jax.training.run import NEVER, NeverStop
 from xlme_jax.training.stopping import Stopped
 
 
@@ -40,14 +41,10 @@ def run(
     settings = {"log_every": 3, "evaluate_every": 5, "checkpoint_every": 4, **settings}
     config = LoopConfig(**{"train_steps": 11, **settings})
     schedule = optax.linear_schedule(0.1, 0.0, config.train_steps)
-    run = Run(
-        objective=objective,
+    run = dataclasses.replace(
+        toy_run(model_dir, mesh, config, objective, batches),
         optimizer=optax.sgd(schedule),
         schedule=schedule,
-        batches=batches or Batches(),
-        mesh=mesh,
-        config=config,
-        model_dir=model_dir,
         dataset_digest=digest,
         evaluators=evaluators,
         files={"config.gin": b"Train.x = 1\n"},

@@ -263,8 +263,8 @@ def test_the_mean_of_americasnli_is_with_and_without_english():
     """XY-LENT, Table 5, whose English column is XNLI's."""
     rows = [Result("americasnli", x, "accuracy", v) for x, v in (("gn", 0.4), ("aym", 0.5))]
     rows.append(Result("xnli", "en", "accuracy", 0.9))
-    found = row(sheet_of("xylent", "Table 5", systems(a=rows)), "a")
-    assert (found["en"], found["Avg"], found["Avg w/o en"]) == ("90.0", "60.0", "45.0")
+    cells = row(sheet_of("xylent", "Table 5", systems(a=rows)), "a")
+    assert (cells["en"], cells["Avg"], cells["Avg w/o en"]) == ("90.0", "60.0", "45.0")
 
 
 def test_questions_by_language_have_two_numbers_and_their_mean():
