@@ -56,24 +56,30 @@ def _ratios(losses: np.ndarray, weights: np.ndarray, rho: float, floor: float) -
     levels, groups = np.unique(-losses, return_inverse=True)
     levels = -levels  # Decreasing.
     # Of each distinct loss its probability; of it and all larger losses the probability Q, the mean
-    # m, the mean square and the variance v.
+    # m and the variance v. The variance is a sum of what each loss adds to those above it (Chan,
+    # Golub and LeVeque 1983): the mean square less the squared mean would lose its digits where
+    # one task has most of the probability.
     masses = np.bincount(groups, weights) / weights.sum()
     mass = np.cumsum(masses)
     mass[-1] = 1
-    first = np.cumsum(masses * levels) / mass
-    second = np.cumsum(masses * levels**2) / mass
-    variance = np.maximum(second - first**2, 0)
+    mean = np.cumsum(masses * levels) / mass
+    added = masses[1:] * mass[:-1] / mass[1:] * (levels[1:] - mean[:-1]) ** 2
+    variance = np.concatenate([[0], np.cumsum(added)]) / mass
     # c mass - 1, without the cancellation of a small rho.
     excess = mass - 1 + 2 * rho / (1 - floor) ** 2 * mass
     # Whether D is within the ball if eta is the next lower loss.
-    distance = (first[:-1] - levels[1:]) ** 2
+    distance = (mean[:-1] - levels[1:]) ** 2
     above = np.flatnonzero(variance[:-1] <= excess[:-1] * distance)
     last = int(above[0]) if len(above) else len(levels) - 1
     if last == 0:  # Everything beyond the floor goes to the largest loss.
         return np.where(groups == 0, floor + (1 - floor) / mass[0], floor)
-    gap = np.sqrt(variance[last] / excess[last])
-    slope = (1 - floor) / (mass[last] * gap)
-    return floor + slope * np.maximum(0, levels[groups] - (first[last] - gap))
+    # Of the losses above eta again, in two passes: their differences from the mean may be small.
+    differences = levels - mean[last]
+    differences -= masses[: last + 1] @ differences[: last + 1] / mass[last]
+    square = masses[: last + 1] @ differences[: last + 1] ** 2
+    excesses = np.maximum(0, differences + np.sqrt(square / (mass[last] * excess[last])))
+    # The sum of the response gives a, so that rounding takes no weight below its floor.
+    return floor + ((1 - floor) * excesses / (masses @ excesses))[groups]
 
 
 def clamped_response(
