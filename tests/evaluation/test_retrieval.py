@@ -155,6 +155,11 @@ def test_training_text_shows_what_a_direction_per_language_hides(tmp_path):
     assert raw < 0.5 and centred > raw + 0.2
     # There is no Greek to train on: no figure, and no mean over other pairs than raw's.
     assert {name for name in metrics if "/centred/" in name} == {"probe/centred/layer_0/en-ru"}
+    with pytest.raises(ValueError, match="needs training text of el"):
+        RetrievalProbe(readout="centred").build(dataset, table_encoder)
+    headline = RetrievalProbe(pairs=("en-ru",), batch_rows=8, readout="centred", readouts=("raw",))
+    of_pair = headline.build(dataset, table_encoder)(offset_table(), 0)
+    assert of_pair["probe/retrieval_accuracy"] == of_pair["probe/centred/layer_0"] > raw + 0.2
     transductive = [metrics[f"probe/centred_transductive/layer_0/{x}"] for x in ("en-ru", "en-el")]
     assert metrics["probe/centred_transductive/layer_0"] == pytest.approx(np.mean(transductive))
 
@@ -307,6 +312,8 @@ def test_without_held_out_pairs_the_message_says_what_to_do(tmp_path):
 def test_wrong_values_name_the_field(field, value):
     with pytest.raises(ValueError, match=f"RetrievalProbe.{field} = {value} must"):
         RetrievalProbe(**{field: value})
+    with pytest.raises(ValueError, match="'procrustes' is fitted on translations"):
+        RetrievalProbe(readout="procrustes")
 
 
 def test_layers_are_counted_as_hidden_states():

@@ -1,9 +1,9 @@
 """Held-out translation retrieval: accuracy@1 of finding a text's translation among all candidates.
 
 This is the cheapest measure of cross-lingual alignment: no labels, no fine-tuning, seconds per run.
-The headline uses the settings of Tatoeba in XTREME: mean-pooled hidden states of a middle layer,
-cosine. All layers are also evaluated with several `readouts`. Layers are numbered as in Hugging
-Face's `hidden_states`: 0 is the embeddings, k the output of layer k.
+The headline has by default the settings of Tatoeba in XTREME: mean-pooled hidden states of a middle
+layer, cosine. All layers are also evaluated with several `readouts`. Layers are numbered as in
+Hugging Face's `hidden_states`: 0 is the embeddings, k the output of layer k.
 
 Shared tokens (digits, names, punctuation) let even an untrained encoder find many translations, so
 the accuracy is reported together with that of step 0 (`with_untrained`), and
@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.evaluation import readouts
@@ -125,13 +126,15 @@ class RetrievalProbe:
     Attributes:
       pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
       max_pairs: maximum translations per task, which are the candidates of each search.
-      layer: hidden states to pool: 0 embeddings, k the output of layer k, None the middle layer.
+      layer: hidden states of the headline: 0 embeddings, k the output of layer k, None the middle
+        layer.
+      readout: how texts are compared for the headline (`evaluation.readouts`).
       length: maximum tokens per text, including specials; longer texts are truncated.
       batch_rows: texts encoded at once.
       max_shared: skips translations if more than this share of the distinct tokens of the shorter
         side occurs in the other side; 1 keeps all but identical texts, 0 only texts without a
         token in common.
-      readouts: how texts are compared (`evaluation.readouts`), at every layer; "raw" is always
+      readouts: how texts are compared at every layer; "raw" and that of the headline are always
         included.
       training_texts: number of texts per language for the means that centred readouts subtract.
     """
@@ -139,6 +142,7 @@ class RetrievalProbe:
     pairs: tuple[str, ...] = ()
     max_pairs: int = 500
     layer: int | None = None
+    readout: str = readouts.RAW
     length: int = 128
     batch_rows: int = 64
     max_shared: float = 1.0
@@ -147,6 +151,12 @@ class RetrievalProbe:
 
     def __post_init__(self) -> None:
         readouts.check(self.readouts, "RetrievalProbe.readouts")
+        readouts.check((self.readout,), "RetrievalProbe.readout")
+        if not readouts.available((self.readout,), True, False):
+            raise ValueError(
+                f"RetrievalProbe.readout = {self.readout!r} is fitted on translations, a "
+                "diagnostic; name it in RetrievalProbe.readouts"
+            )
         check_at_least(self, "RetrievalProbe", 3, "length")
         check_at_least(self, "RetrievalProbe", 2, "max_pairs")
         check_at_least(self, "RetrievalProbe", 1, "batch_rows", "training_texts")
@@ -182,7 +192,7 @@ class RetrievalProbe:
         Returns:
           (params, step) -> metrics, a pure function that every process must call. The metrics are:
 
-          - `probe/retrieval_accuracy`: by cosine at `layer`, the mean over tasks and directions.
+          - `probe/retrieval_accuracy`: by `readout` at `layer`, the mean over tasks and directions.
           - `probe/retrieval_accuracy/<language>-<language>`: the accuracy of each task.
           - `probe/retrieval_chance`: the mean over tasks of 1/N for N translations.
           - `probe/<readout>/layer_<k>`: the mean over tasks, for every readout and layer. A readout
@@ -191,9 +201,12 @@ class RetrievalProbe:
           - `probe/<name>/<readout>/layer_<k>`: the mean over tasks for each further encoder.
 
         Raises:
-          ValueError: no task fits, or none has two different translations.
+          ValueError: no task fits, or none has two different translations; or `readout` needs
+            training text that a language lacks.
         """
         candidates = self.candidates(dataset)
+        text = TrainingText(dataset)
+        self._check_readout(candidates, text.languages)
         # As short as possible, because padding costs as much as text; multiples of 8 suit all
         # devices.
         longest = max(
@@ -208,9 +221,9 @@ class RetrievalProbe:
             name: lay_out(list(flat(translations.pairs)))
             for name, translations in candidates.items()
         }
-        readout_names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
+        readout_names = tuple(dict.fromkeys((readouts.RAW, self.readout, *self.readouts)))
         sample = EncodedSample(
-            TrainingText(dataset),
+            text,
             dict.fromkeys(translations.languages for translations in candidates.values()),
             longest,
             lay_out,
@@ -250,11 +263,33 @@ class RetrievalProbe:
         return evaluate
 
     def _at_layer(self, accuracies: Accuracies) -> dict[str, float]:
-        """Returns {metric: accuracy by cosine at the configured layer} of tasks and their mean."""
-        raw = {name: of_task[readouts.RAW] for name, of_task in accuracies.items()}
-        layer = self.layer_of(len(next(iter(raw.values()))) - 1)
-        metrics = {f"{ACCURACY}/{name}": float(values[layer]) for name, values in raw.items()}
+        """Returns {metric: accuracy by `readout` at `layer`} of tasks and their mean."""
+        by_task = {name: of_task[self.readout] for name, of_task in accuracies.items()}
+        layer = self.layer_of(len(next(iter(by_task.values()))) - 1)
+        metrics = {f"{ACCURACY}/{name}": float(values[layer]) for name, values in by_task.items()}
         return {ACCURACY: float(np.mean(list(metrics.values())))} | metrics
+
+    def _check_readout(
+        self, candidates: Mapping[str, Candidates], languages: frozenset[str]
+    ) -> None:
+        """Checks that the languages of all candidates have the training text that `readout` needs.
+
+        Args:
+          candidates: translations of each task.
+          languages: canonical tags of the languages with training text.
+
+        Raises:
+          ValueError: a language has none; the message names it.
+        """
+        if readouts.available((self.readout,), False, False):
+            return
+        tags = {tag_or_code(tag) for task in candidates.values() for tag in task.languages}
+        if missing := sorted(tags - languages):
+            raise ValueError(
+                f"RetrievalProbe.readout = {self.readout!r} needs training text of "
+                f"{', '.join(missing)}, of which the prepared data have none; take 'raw', or leave "
+                "their pairs out with RetrievalProbe.pairs"
+            )
 
     def candidates(self, dataset: PreparedDataset) -> dict[str, Candidates]:
         """Returns {name in metrics: translations of a task}; tasks with less than two are left out.
