@@ -1,6 +1,7 @@
 """Initialises weights from a checkpoint of another run."""
 
 import collections
+import dataclasses
 import logging
 import types
 from collections.abc import Collection, Mapping
@@ -42,6 +43,29 @@ def has_weights(run: Path, names: Collection[str]) -> bool:
             return set(names) <= state_metadata(checkpoint)["params"].keys()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """What a warm start reads from a checkpoint, and the weights that it becomes.
+
+    Attributes:
+      checkpoint: folder of the checkpoint.
+      digests: {dotted name in the checkpoint: digest of the array}.
+      abstract: ShapeDtypeStructs of all weights of this model. Here and in `loaded`, layers have
+        the form of the checkpoint (`layer_forms`).
+      loaded: ShapeDtypeStructs of the weights of this model that the checkpoint has.
+      sources: {dotted name in this model: dotted name in the checkpoint}; empty if names are equal.
+      growth: growth of the vocabulary's tables from those of the checkpoint; None if they keep
+        their size.
+    """
+
+    checkpoint: Path
+    digests: Mapping[str, Any]
+    abstract: Params
+    loaded: Params
+    sources: Mapping[str, str]
+    growth: Growth | None
+
+
 def check_warm_start(
     run: Path,
     abstract_params: Params,
@@ -59,58 +83,7 @@ def check_warm_start(
       ShapeDtypeStructs of the weights of this model that `warm_start` would load; their layers have
       the form of the checkpoint (`layer_forms`).
     """
-    checkpoint = checkpoint_of(run)
-    with named_source(checkpoint):
-        check_files(checkpoint)
-        with damage_if_unsealed(checkpoint):
-            saved_shapes = tree_shapes(state_metadata(checkpoint)["params"])
-            saved_vocabulary = read_fields(checkpoint).get("vocabulary")
-    abstract_params = in_form_of(abstract_params, saved_shapes)
-    model_shapes = tree_shapes(abstract_params)
-    growth = _growth(growth, saved_vocabulary)
-    if growth is None:
-        _check_vocabulary(run, saved_vocabulary, vocabulary)
-    else:
-        saved_shapes = growth.shapes(saved_shapes, model_shapes)
-    sources = _counterparts(saved_shapes, abstract_params, counterparts)
-    if sources:
-        # Renames saved weights to this model's names. Those that are not used keep their names, and
-        # are reported as unexpected.
-        unused = {name: saved_shapes[name] for name in saved_shapes.keys() - sources.values()}
-        saved_shapes = {name: saved_shapes[source] for name, source in sources.items()} | unused
-        saved_shapes = growth.shapes(saved_shapes, model_shapes) if growth else saved_shapes
-        loaded = _select(abstract_params, sources)
-    else:
-        loaded = {
-            part: weights
-            for part, weights in abstract_params.items()
-            if part not in may_lack or tree_shapes({part: weights}).items() <= saved_shapes.items()
-        }
-    remedy = "Warm starts need the same objective, model sizes and vocabulary."
-    if may_lack and not sources:  # The checkpoint may have weights that this model lacks.
-        saved_shapes = {
-            name: saved_shapes[name] for name in saved_shapes.keys() & tree_shapes(loaded).keys()
-        }
-    compare_shapes(saved_shapes, loaded, f"INIT_FROM = {str(run)!r}", remedy)
-    return loaded
-
-
-def _check_vocabulary(run: Path, saved: str | None, vocabulary: str) -> None:
-    """Raises ValueError if the vocabularies of a run and of the data are known and differ.
-
-    Args:
-      run: the run, for the message.
-      saved: digest of the run's vocabulary; None or empty if it is not known.
-      vocabulary: digest of the data's vocabulary; empty if it does not matter.
-    """
-    if vocabulary and saved and vocabulary != saved:
-        raise ValueError(
-            f"INIT_FROM = {str(run)!r} was trained with another vocabulary "
-            f"(sha256 {saved[:12]}) than the data in DATA_DIR was prepared with "
-            f"({vocabulary[:12]}), which does not extend it. Prepare the data with the "
-            "vocabulary.model of that run's DATA_DIR, or with "
-            "one that `python -m xlme_jax.train_vocabulary --extend` made from it."
-        )
+    return _plan(run, abstract_params, vocabulary, may_lack, counterparts, growth).loaded
 
 
 def warm_start(
@@ -144,36 +117,106 @@ def warm_start(
       ValueError: there is no checkpoint, the checkpoint is damaged, a weight is missing, has
         another shape or is not finite, or the checkpoint has another vocabulary.
     """
-    loaded = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts, growth)
-    checkpoint = checkpoint_of(run)
-    saved_shapes = tree_shapes(state_metadata(checkpoint)["params"])
-    names = leaf_names(abstract_params)
-    abstract_params = in_form_of(abstract_params, saved_shapes)
-    sources = _counterparts(saved_shapes, abstract_params, counterparts)
-    leaves = _leaves(loaded)
-    with named_source(checkpoint), damage_if_unsealed(checkpoint):
-        fields = read_fields(checkpoint)
-    growth = _growth(growth, fields.get("vocabulary"))
-    read = {name: growth.small(name, leaf) if growth else leaf for name, leaf in leaves.items()}
-    item = {"params": _nested({sources.get(name, name): leaf for name, leaf in read.items()})}
-    params = read_arrays(checkpoint, item, fields["digests"])
-    fresh = _parts_not_loaded(_leaves(abstract_params).keys(), leaves.keys())
+    plan = _plan(run, abstract_params, vocabulary, may_lack, counterparts, growth)
+    leaves = _leaves(plan.loaded)
+    read = {
+        plan.sources.get(name, name): plan.growth.small(name, leaf) if plan.growth else leaf
+        for name, leaf in leaves.items()
+    }
+    saved = read_arrays(plan.checkpoint, {"params": _nested(read)}, plan.digests)["params"]
+    fresh = _parts_not_loaded(_leaves(plan.abstract).keys(), leaves.keys())
     rest = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
-    _log.info("Warm start: weights from %s%s", checkpoint, rest)
-    if growth:
-        _log.info("Warm start: %s", growth.describe())
-    taken = params["params"]
-    if sources or growth:
-        values = _leaves(taken)
-        taken = _nested(
+    _log.info("Warm start: weights from %s%s", plan.checkpoint, rest)
+    if plan.growth:
+        _log.info("Warm start: %s", plan.growth.describe())
+    if plan.sources or plan.growth:
+        values = _leaves(saved)
+        saved = _nested(
             {
-                name: _copied_weight(name, values[sources.get(name, name)], leaf, growth)
+                name: _copied_weight(name, values[plan.sources.get(name, name)], leaf, plan.growth)
                 for name, leaf in leaves.items()
             }
         )
-    weights = converted(taken, in_form_of(loaded, names))
-    check_finite(weights, str(checkpoint))
+    weights = converted(saved, in_form_of(plan.loaded, leaf_names(abstract_params)))
+    check_finite(weights, str(plan.checkpoint))
     return weights
+
+
+def _plan(
+    run: Path,
+    abstract_params: Params,
+    vocabulary: str,
+    may_lack: Collection[str],
+    counterparts: Mapping[str, str],
+    growth: Growth | None,
+) -> _Plan:
+    """Returns what `warm_start`, with these arguments, reads from the checkpoint.
+
+    Raises:
+      ValueError: the checkpoint is missing or damaged, or does not fit this model.
+    """
+    checkpoint = checkpoint_of(run)
+    with named_source(checkpoint):
+        check_files(checkpoint)
+        with damage_if_unsealed(checkpoint):
+            saved_shapes = tree_shapes(state_metadata(checkpoint)["params"])
+            fields = read_fields(checkpoint)
+    abstract = in_form_of(abstract_params, saved_shapes)
+    growth = _growth(growth, fields.get("vocabulary"))
+    if growth is None:
+        _check_vocabulary(run, fields.get("vocabulary"), vocabulary)
+    sources = _counterparts(saved_shapes, abstract, counterparts)
+    shapes = _renamed(saved_shapes, sources)
+    if growth is not None:
+        shapes = growth.shapes(shapes, tree_shapes(abstract))
+    loaded = abstract
+    if sources:
+        loaded = _select(abstract, sources)
+    elif may_lack:
+        loaded = {
+            part: weights
+            for part, weights in abstract.items()
+            if part not in may_lack or tree_shapes({part: weights}).items() <= shapes.items()
+        }
+        # The checkpoint may have weights that this model lacks.
+        shapes = {name: shapes[name] for name in shapes.keys() & tree_shapes(loaded).keys()}
+    remedy = "Warm starts need the same objective, model sizes and vocabulary."
+    compare_shapes(shapes, loaded, f"INIT_FROM = {str(run)!r}", remedy)
+    return _Plan(checkpoint, fields["digests"], abstract, loaded, sources, growth)
+
+
+def _renamed(
+    shapes: Mapping[str, tuple[int, ...]], sources: Mapping[str, str]
+) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of saved weights by this model's names.
+
+    Weights that initialise none of this model's keep their names, so that they are reported as
+    unknown.
+
+    Args:
+      shapes: {dotted name in the checkpoint: shape}.
+      sources: as in `_Plan`.
+    """
+    unused = {name: shapes[name] for name in shapes.keys() - sources.values()}
+    return {name: shapes[source] for name, source in sources.items()} | unused
+
+
+def _check_vocabulary(run: Path, saved: str | None, vocabulary: str) -> None:
+    """Raises ValueError if the vocabularies of a run and of the data are known and differ.
+
+    Args:
+      run: the run, for the message.
+      saved: digest of the run's vocabulary; None or empty if it is not known.
+      vocabulary: digest of the data's vocabulary; empty if it does not matter.
+    """
+    if vocabulary and saved and vocabulary != saved:
+        raise ValueError(
+            f"INIT_FROM = {str(run)!r} was trained with another vocabulary "
+            f"(sha256 {saved[:12]}) than the data in DATA_DIR was prepared with "
+            f"({vocabulary[:12]}), which does not extend it. Prepare the data with the "
+            "vocabulary.model of that run's DATA_DIR, or with "
+            "one that `python -m xlme_jax.train_vocabulary --extend` made from it."
+        )
 
 
 def check_finite(weights: Params, source: str) -> None:
