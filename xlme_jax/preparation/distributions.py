@@ -163,51 +163,81 @@ def _survey_of_versions(paths: tuple[Path, ...], versions: tuple[tuple[int, int]
     return survey_files(paths)
 
 
-def survey_files(paths: Iterable[Path], reader: str = "") -> Survey:
+def survey_files(paths: Iterable[Path]) -> Survey:
     """Returns what given files are, as `survey` does for a folder.
-
-    Args:
-      paths: The files.
-      reader: Source that asks which of its files it would misread. Files that can only be of
-        distributions that it reads right are left out and not opened, and unknown ones have no
-        reason.
 
     Raises:
       DataError: A file is empty or damaged.
     """
-    contents = _Contents()
-    # Patterns are matched once for all files whose names differ only in digits: shards of one
-    # language in one folder.
-    candidates: dict[tuple[Path, str], list[FileOfDistribution]] = {}
+    recogniser = _Recogniser()
     files: list[FileOfDistribution] = []
-    unknown: dict[Path, list[Distribution]] = {}
+    unknown: list[Path] = []
     no_language: list[Path] = []
     without_text: list[Path] = []
     for path in sorted(paths):
         if _ABOUT.fullmatch(path.name):
             without_text.append(path)
-            continue
-        key = path.parent, _DIGITS.sub("0", path.name)
-        if key not in candidates:
-            candidates[key] = list(_named(path))
-        named = [dataclasses.replace(file, path=path) for file in candidates[key]]
-        if reader and all(reader in file.distribution.read_by for file in named):
-            continue
-        fitting = next((file for file in named if contents.fit(file)), None)
-        if fitting is not None and fitting.languages:
-            files.append(fitting)
-        elif fitting is not None:
-            no_language.append(path)
+        elif (file := recogniser.recognise(path)) is None:
+            unknown.append(path)
+        elif file.languages:
+            files.append(file)
         else:
-            unknown[path] = [file.distribution for file in named]
+            no_language.append(path)
     rows = dict.fromkeys(file.distribution for file in files)
     reasons: dict[Path, str] = {}
-    for path, fitting_rows in unknown.items():
+    for path in unknown:
         if _is_beside(path, rows):
             without_text.append(path)
         else:
-            reasons[path] = "" if reader else _why_not(path, fitting_rows)
+            named = [candidate.distribution for candidate in recogniser.candidates(path)]
+            reasons[path] = _why_not(path, named)
     return Survey(tuple(files), reasons, tuple(no_language), tuple(without_text))
+
+
+class _Recogniser:
+    """Recognises files one after the other, with as few matches and opened files as possible.
+
+    Patterns are matched once for all files of a folder whose names differ only in digits, such as
+    the shards of one language. Of the files of one distribution, language, part and side in a
+    folder, the first is opened and decides for the others.
+    """
+
+    def __init__(self) -> None:
+        # By folder and name of a file, with 0 for each number in the name.
+        self._candidates: dict[tuple[Path, str], list[FileOfDistribution]] = {}
+        self._fits: dict[tuple[object, ...], bool] = {}
+
+    def candidates(self, path: Path) -> list[FileOfDistribution]:
+        """Returns what a file may be by its path, one candidate for each distribution that fits."""
+        key = path.parent, _DIGITS.sub("0", path.name)
+        if key not in self._candidates:
+            self._candidates[key] = list(_named(path))
+        return [dataclasses.replace(file, path=path) for file in self._candidates[key]]
+
+    def recognise(self, path: Path) -> FileOfDistribution | None:
+        """Returns the first candidate whose contents fit too; None if there is none.
+
+        Raises:
+          DataError: The file is empty or damaged.
+        """
+        return next((file for file in self.candidates(path) if self._has_contents(file)), None)
+
+    def _has_contents(self, file: FileOfDistribution) -> bool:
+        """Returns whether a file, or the first file like it, contains what its row says.
+
+        Raises:
+          DataError: The file is empty or damaged.
+        """
+        row = file.distribution
+        if row.near and not any(is_file(file.path.parent / name) for name in row.near):
+            return False
+        if not row.columns and not row.start:
+            return True
+        # The forms of an evaluation set are rows of one name.
+        key = (id(row), file.path.parent, file.languages, file.part, file.side)
+        if key not in self._fits:
+            self._fits[key] = _has_contents(row, file.path)
+        return self._fits[key]
 
 
 # --- Names ---
@@ -316,35 +346,12 @@ def _pair(name: str) -> tuple[str, str] | None:
 # --- Contents ---
 
 
-class _Contents:
-    """Tells whether files contain what their rows say.
-
-    Of the files of one distribution, language, part and side in a folder, the first is opened and
-    decides for the others.
-    """
-
-    def __init__(self) -> None:
-        self._fits: dict[tuple[object, ...], bool] = {}
-
-    def fit(self, file: FileOfDistribution) -> bool:
-        """Returns whether a file, or the first file like it, contains what its row says.
-
-        Raises:
-          DataError: The file is empty or damaged.
-        """
-        row = file.distribution
-        if row.near and not any(is_file(file.path.parent / name) for name in row.near):
-            return False
-        if not row.columns and not row.start:
-            return True
-        # The forms of an evaluation set are rows of one name.
-        key = (id(row), file.path.parent, file.languages, file.part, file.side)
-        if key not in self._fits:
-            self._fits[key] = _has_contents(row, file.path)
-        return self._fits[key]
-
-
 def _has_contents(row: Distribution, path: Path) -> bool:
+    """Returns whether a file has the columns, or begins as the text, that a row asks for.
+
+    Raises:
+      DataError: The file is empty or damaged.
+    """
     if not path.stat().st_size:
         raise DataError(f"{path}: empty; download it again, or remove it")
     if row.columns:
@@ -466,7 +473,7 @@ def check_source(
     """
     paths = list(dict.fromkeys(paths))
     try:
-        files = survey_files(paths, reader).files
+        files = _perhaps_misread(reader, paths)
     except DataError:  # A damaged file, which its reader reports.
         return
     for file in files:
@@ -485,6 +492,32 @@ def check_source(
         if not row.format:
             why, remedy = "which is not read as it is", file.advice
         raise DataError(f"{file.path}: this is {row.title}, {why}; {remedy}")
+
+
+def _perhaps_misread(reader: str, paths: Iterable[Path]) -> list[FileOfDistribution]:
+    """Returns the recognised files that a source may misread, sorted by path.
+
+    Files that can only be of distributions that the source reads right are not opened.
+
+    Args:
+      reader: Name of the source, see `check_source`.
+      paths: Files that the source is about to read.
+
+    Raises:
+      DataError: A file is empty or damaged.
+    """
+    recogniser = _Recogniser()
+    files = []
+    for path in sorted(paths):
+        candidates = recogniser.candidates(path)
+        if _ABOUT.fullmatch(path.name) or all(
+            reader in candidate.distribution.read_by for candidate in candidates
+        ):
+            continue
+        file = recogniser.recognise(path)
+        if file is not None and file.languages:
+            files.append(file)
+    return files
 
 
 def _are_documents(path: Path, paths: Iterable[Path]) -> bool:
