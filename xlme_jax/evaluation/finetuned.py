@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 # Gold class of examples without a label, which no prediction equals.
 _NO_CLASS = -1
+_DEFAULT_LENGTH = 512  # Tokens per row, if neither the evaluation nor the encoder has a maximum.
 _HUB_TYPES: Mapping[Kind, str] = {
     "classification": "text-classification",
     "multiple_choice": "multiple-choice",
@@ -197,41 +198,74 @@ class _LanguageSet:
         subject: Subject,
         report: ReadReport,
     ):
+        """Reads and encodes the examples.
+
+        Args:
+          settings: settings of the evaluation.
+          task: the benchmark.
+          language: code of the language, as in the files.
+          subject: what is evaluated: its vocabulary and its limits of rows.
+          report: collects the counts of what was skipped or cut.
+
+        Raises:
+          ValueError: a file is missing or damaged, or none of the examples has a label.
+        """
         self.settings, self.task, self.language = settings, task, language
-        all_examples = task.read(settings._folder(task), settings.split, language, report)
         self._rules = answer_spans.SQUAD
         if task.kind == "question_answering":
             # Language of the context: "de-en" of MLQA has German contexts.
             self._rules = answer_spans.rules_of(task.name, language.split("-")[0])
-        examples = _first(all_examples, task.kind, settings.limit)
-        gold = [_gold(example, self._rules.no_answer) for example in examples]
-        labelled = [example for example, of_example in zip(examples, gold) if of_example]
-        if not labelled:
-            raise ValueError(
-                f"{task.name}, {settings.split} in {language}: none of the {len(all_examples)} "
-                "examples has a label, so nothing can be scored; choose another split"
-            )
-        report.skip("no label to score against", len(gold) - len(labelled))
-        self.examples = labelled
-        length = settings.length or subject.max_length or 512
-        length = min(length, subject.max_length or length)
+        self.examples, self.gold = self._read(report)
+        if task.kind == "multiple_choice":
+            self.gold = self._right_answers(self.gold)
+        longest = subject.max_length or settings.length or _DEFAULT_LENGTH
         self.rows = encode(
             subject.vocabulary,
             task,
-            labelled,
-            length,
+            self.examples,
+            min(settings.length or longest, longest),
             stride=settings.stride,
             report=report,
             training=False,
         )
         texts = [tuple(row.tokens.tolist()) for row in self.rows]
         self.batches = encoding.batches(texts, subject.row_multiple, settings.batch_tokens)
-        self.gold = [of_example[0] for of_example in gold if of_example]
-        if task.kind == "multiple_choice":
-            self.gold = [
-                next((n for n, row in rows.items() if self.gold[row] == RIGHT), NO_LABEL)
-                for rows in self._questions()
-            ]
+
+    def _read(self, report: ReadReport) -> tuple[list[Example], list[Any]]:
+        """Returns the examples that have a label, and the gold item of each (`_gold`).
+
+        Raises:
+          ValueError: a file is missing or damaged, or none of the examples has a label.
+        """
+        task, split = self.task, self.settings.split
+        all_examples = task.read(self.settings._folder(task), split, self.language, report)
+        examples, gold_items = [], []
+        unlabelled = 0
+        for example in _first(all_examples, task.kind, self.settings.limit):
+            gold = _gold(example, self._rules.no_answer)
+            if gold is None:
+                unlabelled += 1
+            else:
+                examples.append(example)
+                gold_items.append(gold)
+        if not examples:
+            raise ValueError(
+                f"{task.name}, {split} in {self.language}: none of the {len(all_examples)} "
+                "examples has a label, so nothing can be scored; choose another split"
+            )
+        report.skip("no label to score against", unlabelled)
+        return examples, gold_items
+
+    def _right_answers(self, labels: Sequence[str]) -> list[str]:
+        """Returns the number of the right answer of each multiple-choice question.
+
+        Args:
+          labels: label of each answer; `NO_LABEL` is returned for a question without a `RIGHT` one.
+        """
+        return [
+            next((number for number, row in rows.items() if labels[row] == RIGHT), NO_LABEL)
+            for rows in self._questions()
+        ]
 
     def predictions(self, logits: Sequence[np.ndarray]) -> Any:
         """Returns predictions in the form that `prediction_files` takes.
@@ -372,17 +406,18 @@ def _first(examples: Sequence[Example], kind: Kind, limit: int | None) -> Sequen
     return [example for example in examples if example.id.rpartition("/")[0] in chosen]
 
 
-def _gold(example: Example, no_answer: bool) -> list[Any]:
-    """Returns a list of the example's gold item: a label, its tags, or its accepted answers.
+def _gold(example: Example, no_answer: bool) -> Any:
+    """Returns the gold item of an example: a label, a list of tags, or a list of accepted answers.
 
-    The list is empty if the file has no label for the example. With `no_answer`, a question without
-    answers has a gold item, which is empty.
+    Returns None if the file has no label for the example. With `no_answer`, a question without
+    answers has the gold item [].
     """
     if isinstance(example, TextExample):
-        return [] if example.label is None else [example.label]
+        return example.label
     if isinstance(example, TaggedExample):
-        return [list(example.tags)] if example.tags else []
-    return [[answer.text for answer in example.answers]] if example.answers or no_answer else []
+        return list(example.tags) or None
+    answers = [answer.text for answer in example.answers]
+    return answers if answers or no_answer else None
 
 
 def _by_row(predict: Any, params: Any, batches: Sequence[encoding.Batch]) -> list[np.ndarray]:

@@ -111,25 +111,30 @@ def matthews(gold: Classes, predicted: Classes) -> float:
 
 
 def pearson(gold: Floats, predicted: Floats) -> float:
-    """Returns Pearson's correlation of scores.
+    """Returns Pearson's correlation of scores, in [-1, 1].
 
-    It is 0, with a warning, if the predictions are constant, because they tell nothing of the gold
-    scores; with SciPy's NaN, a diverged run would have no score in a table. It is NaN if gold is
-    constant, has fewer than two scores, or either side has non-finite scores.
+    The correlation is 0, with a warning, if the predictions are constant, because they tell nothing
+    of the gold scores; with SciPy's NaN, a diverged run would have no score in a table. It is NaN
+    if gold is constant, as a single score is, or if a score of either side is not finite.
     """
     _check_lengths(gold, predicted)
-    sides = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
-    if not all(np.isfinite(side).all() for side in sides) or (sides[0] == sides[0][0]).all():
+    truth, guess = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
+    if not (np.isfinite(truth).all() and np.isfinite(guess).all()) or _is_constant(truth):
         return float("nan")
-    if (sides[1] == sides[1][0]).all():
+    if _is_constant(guess):
         _log.warning(
             "all %d predicted scores are the same; their correlation with gold counts as 0",
-            len(predicted),
+            len(guess),
         )
         return 0.0
-    first, second = (_centred(side) for side in sides)
-    correlation = first @ second / np.sqrt((first @ first) * (second @ second))
+    truth, guess = _centred(truth), _centred(guess)
+    correlation = truth @ guess / np.sqrt((truth @ truth) * (guess @ guess))
     return float(np.clip(correlation, -1.0, 1.0))
+
+
+def _is_constant(values: np.ndarray) -> bool:
+    """Returns whether all scores are equal, as a single one is."""
+    return bool((values == values[0]).all())
 
 
 def _centred(values: np.ndarray) -> np.ndarray:
