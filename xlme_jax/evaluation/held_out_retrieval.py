@@ -75,7 +75,7 @@ class HeldOutRetrieval(Measure):
           ValueError: there is no prepared data set, it has no held-out translations, or the encoder
             has no such layer.
         """
-        headline = encoding.choose_layer(self.layer, subject.num_layers, "HeldOutRetrieval.layer")
+        layer = encoding.choose_layer(self.layer, subject.num_layers, "HeldOutRetrieval.layer")
         if subject.training_text is None:
             raise ValueError(f"{TASK} reads held-out translations: it needs a prepared data set")
         length = min(self.length, subject.max_length or self.length)
@@ -95,22 +95,13 @@ class HeldOutRetrieval(Measure):
         def evaluate(params: Any) -> Outcome:
             fitted = sample.fit(pooled, params)
             accuracies: dict[str, dict[str, dict[str, np.ndarray]]] = {}
-            embeddings: dict[str, np.ndarray] = {}
+            drawn: dict[str, np.ndarray] = {}
             for name, translations in candidates.items():
                 states = encoding.embed(pooled, params, batches[name]).swapaxes(0, 1)
                 accuracies[name] = self._search(translations, states, fitted)
-                for side, language in enumerate(translations.languages):
-                    first = states[:, side : 2 * _DRAWN : 2]
-                    if first.shape[1] > embeddings.get(language, first[:, :0]).shape[1]:
-                        embeddings[language] = first.copy()  # A view would keep all states.
+                _add_drawn(drawn, translations.languages, states)
             results = self._results(accuracies, candidates)
-            headline_values = {
-                f"{TASK}/{result.metric if result.system == 'model' else 'chance'}": result.value
-                for result in results
-                if (result.language, result.readout) == ("mean", readouts.RAW)
-                and result.layer in (headline, None)
-            }
-            return Outcome(tuple(results), headline_values, embeddings=embeddings)
+            return Outcome(tuple(results), _headline(results, layer), embeddings=drawn)
 
         return evaluate
 
@@ -152,6 +143,38 @@ class HeldOutRetrieval(Measure):
             results.append(Result(TASK, name, "accuracy", chance, "validation", system="chance"))
         setting = f"{encoding.POOLINGS[self.pooling]}; {{}}; {encoding.LAYERS}"
         return results + layer_results(TASK, "validation", setting, accuracies, groups)
+
+
+def _add_drawn(
+    drawn: dict[str, np.ndarray], languages: tuple[str, str], states: np.ndarray
+) -> None:
+    """Adds the embeddings of a task's first texts to those that are drawn.
+
+    Args:
+      drawn: {language: [K, T, D], embeddings of T <= `_DRAWN` texts}. A language gets the texts of
+        a task if it has fewer so far.
+      languages: language of the sources, language of the targets.
+      states: [K, 2 N, D], embeddings of source, target, source, target, ...
+    """
+    for side, language in enumerate(languages):
+        first = states[:, side : 2 * _DRAWN : 2]
+        if language not in drawn or first.shape[1] > drawn[language].shape[1]:
+            drawn[language] = first.copy()  # A view would keep all states.
+
+
+def _headline(results: Sequence[Result], layer: int) -> dict[str, float]:
+    """Returns the mean accuracies of the cosine at a layer, and chance, by their names in metrics.
+
+    Args:
+      results: results of the model, at every layer, and of chance, at none.
+      layer: the layer.
+    """
+    return {
+        f"{TASK}/{result.metric if result.system == 'model' else 'chance'}": result.value
+        for result in results
+        if (result.language, result.readout) == ("mean", readouts.RAW)
+        and result.layer in (layer, None)
+    }
 
 
 def choose_layers(

@@ -250,35 +250,65 @@ def _search(
     names: Sequence[str],
     margins: Margins | None,
 ) -> dict[str, Found]:
-    """Runs `search` on the embeddings of one layer, [N, D] each, with named readouts only."""
+    """Returns what `search` returns, for one layer: arrays [N] instead of [K, N].
+
+    Args:
+      source: [N, D], embeddings of N texts.
+      target: [N, D], embeddings of their translations.
+      centres: means of the two languages, [D] each; None only if no readout needs them.
+      rotation: [D, D]; None only if "procrustes" is not computed.
+      names: readouts to compute.
+      margins: as in `search`.
+    """
     count = len(source)
     sizes = np.array([count, count], np.int32)
     by_readout: dict[str, Found] = {}
     for space, (plain, local) in _SPACES.items():
         if not {plain, local} & set(names):
             continue
-        sides = (source, target)
-        means = centres
-        if space == "transductive":
-            means = (mean_of_finite(source), mean_of_finite(target))
-        if space != "raw":
-            assert means is not None
-            sides = (source - means[0], target - means[1])
-        if space == "rotated":
-            sides = (sides[0] @ rotation, sides[1])
+        sources, targets = _in_space(space, source, target, centres, rotation)
         # One space at a time, in few sizes, because each size is compiled.
-        scores = _cosines(*map(_pad, sides), sizes)
-        for name in (plain, local):
-            if name is not None and name in names:
-                if name == local:
-                    scores = _csls(scores, sizes)
-                best = _best(scores)
-                if name == plain and margins is not None:
-                    neighbours = min(margins.neighbours, count)
-                    best |= _nearest_by_margin(scores, margins.margin, neighbours)
-                best = jax.device_get(best)
-                by_readout[name] = {way: values[:count] for way, values in best.items()}
+        scores = _cosines(_pad(sources), _pad(targets), sizes)
+        if plain in names:
+            hits = _best(scores)
+            if margins is not None:
+                neighbours = min(margins.neighbours, count)
+                hits |= _nearest_by_margin(scores, margins.margin, neighbours)
+            by_readout[plain] = _first_rows(hits, count)
+        if local is not None and local in names:
+            scores = _csls(scores, sizes)  # Frees the cosines, which are as large.
+            by_readout[local] = _first_rows(_best(scores), count)
     return by_readout
+
+
+def _in_space(
+    space: str,
+    source: np.ndarray,
+    target: np.ndarray,
+    centres: Centres | None,
+    rotation: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the embeddings of both sides, [N, D] each, that are compared in a space.
+
+    Args:
+      space: a key of `_SPACES`.
+      source: [N, D].
+      target: [N, D].
+      centres: means of the two languages, [D] each; not None for "centred" and "rotated".
+      rotation: [D, D]; not None for "rotated".
+    """
+    if space == "raw":
+        return source, target
+    if space == "transductive":
+        centres = (mean_of_finite(source), mean_of_finite(target))
+    assert centres is not None
+    source, target = source - centres[0], target - centres[1]
+    return (source @ rotation if space == "rotated" else source), target
+
+
+def _first_rows(arrays: Mapping[str, jax.Array], count: int) -> Found:
+    """Fetches arrays [padded N] from the device and returns them without padding, [count] each."""
+    return {name: values[:count] for name, values in jax.device_get(arrays).items()}
 
 
 def _pad(rows: np.ndarray) -> np.ndarray:
