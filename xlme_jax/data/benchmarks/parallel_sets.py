@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from xlme_jax.data import languages
@@ -664,13 +664,10 @@ def _best_numbering(
         violating links.
     """
     bases = [_base(path, gold, sizes) for gold in golds]
-    misfits = [
-        sum(not _agrees(link, sizes, base) for link in gold.links)
-        for gold, base in zip(golds, bases)
-    ]
-    best = misfits.index(min(misfits))
+    counts = [len(_misfits(gold.links, sizes, base)) for gold, base in zip(golds, bases)]
+    best = counts.index(min(counts))
     gold, base = golds[best], bases[best]
-    if misfits.count(misfits[best]) > 1:
+    if counts.count(counts[best]) > 1:
         _log.warning("%s: the links do not tell how sentences count; %s", path, gold.numbering)
     _check_base(path, gold, sizes, base)
     _log.info("%s: words count from %d, %s", path, base, gold.numbering or "sentences in order")
@@ -694,7 +691,7 @@ def _base(path: Path, gold: _Gold, sizes: Sequence[tuple[int, int]]) -> int:
     links = [link for link in gold.links if min(link.source, link.target) >= 0]
     if not links:
         raise DataError(f"{path}: no links in this file; download it again")
-    against = [sum(not _agrees(link, sizes, base) for link in links) for base in (0, 1)]
+    against = [len(_misfits(links, sizes, base)) for base in (0, 1)]
     if gold.usual == 0 and _is_tolerable(against[0], len(links)):
         against[1] += sum(_is_null(link, 1) for link in links)
     if against[0] == against[1]:
@@ -719,55 +716,49 @@ def _is_tolerable(outside: int, links: int) -> bool:
 
 
 def _check_base(path: Path, gold: _Gold, sizes: Sequence[tuple[int, int]], base: int) -> None:
-    """Raises DataError if too many links of a gold file do not fit the chosen index base.
+    """Checks that the links of a gold file fit the sentences, if words count from `base`.
+
+    A few links outside their sentences are tolerated (`_is_tolerable`), unless fewer would be
+    outside with source and target swapped. A single link outside is tolerated in any case, because
+    it may fit after a swap by chance.
 
     Args:
-      path: the gold file.
+      path: the gold file, for the message.
       gold: its links.
       sizes: numbers of words of both sides of each pair.
-      base: the chosen index base.
+      base: index of the first word, 0 or 1.
+
+    Raises:
+      DataError: more links are outside; the message says how many with either index base, and
+        whether to swap the sides or to correct the links.
     """
     links = [link for link in gold.links if min(link.source, link.target) >= 0]
-    outside = {x: [link for link in links if not _agrees(link, sizes, x)] for x in (0, 1)}
-    if not outside[base]:
-        return
     swapped = [dataclasses.replace(link, source=link.target, target=link.source) for link in links]
-    after_swap = min(sum(not _agrees(link, sizes, x) for link in swapped) for x in (0, 1))
-    _check_outside(path, len(links), outside, sizes, len(outside[base]), after_swap)
-
-
-def _check_outside(
-    path: Path,
-    count: int,
-    outside: Mapping[int, Sequence[_Link]],
-    sizes: Sequence[tuple[int, int]],
-    fewest: int,
-    swapped: int,
-) -> None:
-    """Raises DataError if too many links are outside their sentences.
-
-    Args:
-      path: the gold file.
-      count: number of links.
-      outside: {index base: links outside their sentences}.
-      sizes: numbers of words of both sides of each pair.
-      fewest: number of links outside with the chosen base.
-      swapped: number of links outside if source and target are swapped.
-    """
-    # A tolerable number of links outside is still an error if fewer are outside after a swap of the
-    # sides; but a single one may be by chance.
-    if _is_tolerable(fewest, count) and (fewest <= swapped or fewest == 1):
+    misfits = {first: _misfits(links, sizes, first) for first in (0, 1)}
+    count = len(misfits[base])
+    count_swapped = min(len(_misfits(swapped, sizes, first)) for first in (0, 1))
+    if count == 0 or (_is_tolerable(count, len(links)) and (count <= count_swapped or count == 1)):
         return
     against = "; ".join(
-        f"counted from {base}, {len(wrong)} of {count} links are outside their sentences, such as "
-        f"{wrong[0].source}-{wrong[0].target} in line {wrong[0].line} "
-        f"({sizes[wrong[0].pair][0]} and {sizes[wrong[0].pair][1]} words)"
-        for base, wrong in outside.items()
-        if wrong
+        f"counted from {first}, {len(outside)} of {len(links)} links are outside their sentences, "
+        f"such as {_described(outside[0], sizes)}"
+        for first, outside in misfits.items()
+        if outside
     )
     remedy = (
         "source and target seem swapped: swap the languages in the folder's name or the texts"
-        if swapped < fewest
+        if count_swapped < count
         else "correct these links, or use the texts of this gold file"
     )
     raise DataError(f"{path}: {against}; {remedy}")
+
+
+def _misfits(links: Iterable[_Link], sizes: Sequence[tuple[int, int]], base: int) -> list[_Link]:
+    """Returns the links that speak against an index base; see `_agrees`."""
+    return [link for link in links if not _agrees(link, sizes, base)]
+
+
+def _described(link: _Link, sizes: Sequence[tuple[int, int]]) -> str:
+    """Returns a link, its line and the lengths of its sentences, for a message."""
+    sources, targets = sizes[link.pair]
+    return f"{link.source}-{link.target} in line {link.line} ({sources} and {targets} words)"

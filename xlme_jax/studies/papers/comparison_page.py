@@ -143,14 +143,20 @@ def _figures() -> list[tuple[About, LayerFigure]]:
 
 
 def _without_duplicates(curves: Sequence[Curve]) -> list[Curve]:
-    """Returns curves without duplicates, such as chance, which is the same for all systems.
+    """Returns each curve once, though several systems may have it, as all have that of chance.
 
-    The label of a curve that occurs several times does not name a system.
+    Args:
+      curves: curves labelled "SYSTEM: BASELINE", such as "xlme: chance", or without a system.
+
+    Returns:
+      The different curves, in the order in which they first occur. Curves are the same if their
+      baselines and their points are; a curve of several systems is labelled by its baseline alone.
     """
     unique: dict[object, Curve] = {}
     for curve in curves:
-        key = (curve.label.split(": ")[-1], tuple(curve.points.items()))
-        unique[key] = dataclasses.replace(curve, label=key[0]) if key in unique else curve
+        baseline = curve.label.split(": ")[-1]
+        key = (baseline, tuple(curve.points.items()))
+        unique[key] = dataclasses.replace(curve, label=baseline) if key in unique else curve
     return list(unique.values())
 
 
