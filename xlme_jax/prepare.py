@@ -11,10 +11,10 @@ Without gin, name the tasks. The embedded corpus trains its own vocabulary; for 
     python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=pairs \
         --vocabulary=vocabulary.model --output=data/mine --workers=8
 
-Public corpora are taken as downloaded; `--explain` only prints what each file was recognised as
-(docs/guide/own_text.md)::
+Public corpora are taken as downloaded (docs/guide/own_text.md); `--explain` only prints what each
+file was recognised as, or without --dir the list of those that are known::
 
-    python -m xlme_jax.prepare --explain --tasks=text --dir=fineweb-2,nllb
+    python -m xlme_jax.prepare --explain --dir=fineweb-2,nllb
     python -m xlme_jax.prepare --tasks=text --dir=fineweb-2,nllb --languages=en,sw \
         --vocabulary=vocabulary.model --output=data/mine
 
@@ -100,7 +100,10 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are split.", 1)
 flags.DEFINE_bool(
-    "deduplicate", False, "Skip a pair of files that occurs before in the text of its task."
+    "deduplicate",
+    False,
+    "Skip a pair of texts that occurs before in any file of its languages, compared as held-out "
+    "text is. The files of a pair of languages are then the work of one worker.",
 )
 flags.DEFINE_float(
     "max_length_ratio",
@@ -109,7 +112,11 @@ flags.DEFINE_float(
     1.0,
 )
 flags.DEFINE_integer(
-    "min_pairs", 0, "Drop languages with fewer pairs than this from the tasks of pairs.", 0
+    "min_pairs",
+    0,
+    "Drop languages with fewer training pairs than this, over all partners that stay and after the "
+    "other filters, from the tasks of pairs.",
+    0,
 )
 flags.DEFINE_bool(
     "shuffle_pairs", False, "Mismatch training pairs, as a control without translations."
@@ -129,13 +136,19 @@ _INSPECT = flags.DEFINE_bool(
     "inspect", False, "Only measure the text: a table and a picture in the output folder."
 )
 _INSPECT_TEXTS = flags.DEFINE_integer(
-    "inspect_texts", 200_000, "inspect: most documents or pairs to read of a task.", 1
+    "inspect_texts",
+    200_000,
+    "inspect: most documents or pairs to read of a task, evenly from its files.",
+    1,
 )
 _IDENTIFY = flags.DEFINE_bool(
     "identify", False, "inspect: report texts in another language than their file's, by py3langid."
 )
 _EXPLAIN = flags.DEFINE_bool(
-    "explain", False, "text: only print what each file of --dir was recognised as."
+    "explain",
+    False,
+    "Only print what each file of --dir was recognised as; without --dir, the public distributions "
+    "that --tasks=text recognises, each with a file of it.",
 )
 _VERIFY = flags.DEFINE_bool("verify", False, "Only check the files of the data set.")
 

@@ -1,12 +1,13 @@
 """MkDocs hook: the pages that are generated at build time, and links that leave `docs/`.
 
-Generated are the reference of commands, configurables and shipped configurations, copies of the
-repository's own Markdown files, and a page for each file of the repository that another page links
-to. None of them is written into the working tree.
+Generated are the reference of commands, configurables, public corpora and shipped configurations,
+copies of the repository's own Markdown files, and a page for each file of the repository that
+another page links to. None of them is written into the working tree.
 """
 
 import command_pages
 import configurable_pages
+import corpora_pages
 import preset_pages
 import repository
 from mkdocs.config.defaults import MkDocsConfig
@@ -20,6 +21,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/commands.md": command_pages.page(),
         "reference/configurables.md": configurable_pages.reference(),
         "reference/classes.md": configurable_pages.classes(),
+        "reference/corpora.md": corpora_pages.page(),
         "reference/presets.md": preset_pages.page(),
         **{uri: repository.page_of(path, uri) for path, uri in repository.PAGES.items()},
     }

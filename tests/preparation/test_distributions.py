@@ -4,6 +4,7 @@ import itertools
 import lzma
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 import public_layouts
+from helpers import tiny
 from public_layouts import LAYOUTS, WORDS, sentence
 
 from xlme_jax.data.text.held_out import HeldOutText
@@ -381,28 +383,37 @@ def test_spellings_are_one_language_in_tasks_and_held_out_text(code, tmp_path):
 
 # --- Documentation ---
 
-PAGE = Path(__file__).parents[2] / "docs" / "guide" / "own_text.md"
-ROW = re.compile(r"^\| ([^|]+) \| `([^`|]+)` \| [^|]* \| ([^|]+) \|$", re.MULTILINE)
-COMMANDS = {(title, example): command for title, example, command in ROW.findall(PAGE.read_text())}
+EXAMPLES = {(x.distribution.title, x.distribution.example): x for x in distributions.examples()}
 
 
-def test_the_page_has_a_row_for_each_distribution():
-    assert COMMANDS.keys() == {(row.title, row.example) for row in DISTRIBUTIONS}
+def test_every_distribution_has_an_example_on_its_page():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(tiny.REPOSITORY / "docs" / "hooks"), *sys.path])
+        import corpora_pages
+    page = corpora_pages.page()
+    assert EXAMPLES.keys() == {(row.title, row.example) for row in DISTRIBUTIONS}
+    for row in DISTRIBUTIONS:
+        assert re.search(rf"\| \[?{re.escape(row.title)}.* \| `{re.escape(row.example)}` \|", page)
+
+
+def test_examples_are_listed_without_a_folder(monkeypatch):
+    monkeypatch.delenv("TEXT_DIR", raising=False)
+    lines = folder_source.explain(PrepareConfig("out", ("text",)))
+    assert [line.partition(":")[0] for line in lines] == [example for _, example in EXAMPLES]
 
 
 @pytest.mark.parametrize(
     "row", {row.name: row for row in DISTRIBUTIONS}.values(), ids=lambda x: x.name
 )
-def test_documented_commands_read_their_distribution(row, tmp_path):
+def test_what_the_examples_say_reads_their_distribution(row, tmp_path):
     write, expected = LAYOUTS[row.name]
     write(tmp_path)
-    command = COMMANDS[row.title, row.example]
-    if command.startswith("refused"):
+    example = EXAMPLES[row.title, row.example]
+    if not example.distribution.format:
         with pytest.raises(DataError, match=expected):
             counts(tmp_path)
         return
-    flags = dict(flag.removeprefix("--").split("=") for flag in command.strip("`").split())
-    assert flags.pop("tasks") == "text" and flags.pop("dir") == "FOLDER"
-    options = {name: value.split(",") for name, value in flags.items()}
+    assert example.part in ("train", *distributions.other_parts(row))
+    options = {} if example.part == "train" else {"include_parts": (example.part,)}
     result = counts(tmp_path, **options)
     assert result and (isinstance(expected, str) or result == expected)

@@ -28,8 +28,9 @@ flags.DEFINE_list("languages", [], "Languages to use (default: all; cldr: en,ru,
 flags.DEFINE_string(
     "validation",
     "",
-    f"Part of {', '.join(sources.with_held_out())} held out of training: every:20, count:1000, "
-    "ids:FILE (unit ids of multi-way folders) or folder:PATH; empty: nothing.",
+    f"Part of {', '.join(sources.with_held_out())} held out of training: every:20 (every 20th "
+    "unit), count:1000 (so many of each corpus, evenly spread), ids:FILE (unit ids of multi-way "
+    "folders, verses of Bibles) or folder:PATH (text of the same layout); empty: nothing.",
 )
 flags.DEFINE_list("modules", [], "Python modules that register further SeqIO tasks.")
 

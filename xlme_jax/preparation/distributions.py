@@ -50,6 +50,8 @@ _ABOUT = re.compile(
     r"|.+_(?:sha\d+|md5)\.txt|(?:cache|indices)-[0-9a-f]+(?:_\d+_of_\d+)?\.arrow"
     r"|thumbs\.db|desktop\.ini|_success"
 )
+# The words of publishers for parts, in the pattern of a row.
+_PART_WORDS = re.compile(r"\(\?P<(?:part|split)>([^()]*)\)")
 _DIGITS = re.compile(r"\d+")
 # Codes of corpora for text that is in no language.
 _NO_LANGUAGE = frozenset(("und", "mul", "mis", "zxx", "xx", "multi"))
@@ -138,6 +140,31 @@ def find(name: str) -> Distribution:
         near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.4)
         raise ValueError(f"{name!r} is no known distribution; nearest: {', '.join(near) or 'none'}")
     return by_name[name]
+
+
+def examples() -> list[FileOfDistribution]:
+    """Returns the example of each distribution as a recognised file, in the order of the table.
+
+    A row in several forms has one example, in the form that is read.
+    """
+    files: dict[tuple[str, str], FileOfDistribution] = {}
+    for row in DISTRIBUTIONS:
+        key = row.title, row.example
+        if key in files and files[key].distribution.format:
+            continue
+        for file in _named(Path(row.example)):
+            if file.distribution == row:
+                files[key] = file
+    return list(files.values())
+
+
+def other_parts(row: Distribution) -> list[str]:
+    """Returns the parts of a distribution that its paths name and that are no training text."""
+    if row.is_evaluation:
+        return [EVALUATION]
+    groups = [words for path in row.paths for words in _PART_WORDS.findall(path)]
+    words = {word for group in groups for word in group.split("|")}
+    return sorted({PARTS[word] for word in words} - {TRAIN}, key=_ORDER.index)
 
 
 def survey(folder: Path) -> Survey:

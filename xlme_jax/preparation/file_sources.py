@@ -50,8 +50,8 @@ _PAIR_FLAGS = (
     ),
     Flag(
         "min_score",
-        "Least score of a pair, in files that have scores (TSV: the third of --tsv_columns; Moses: "
-        "NAME.scores; public distributions: their own).",
+        "Least score of a pair, in files that have scores (TSV: the third of --tsv_columns; Moses "
+        "and OPUS zip: NAME.scores; public distributions: their own). Others are read whole.",
         "float",
     ),
     Flag(

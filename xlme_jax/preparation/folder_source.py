@@ -186,25 +186,39 @@ class PublicText(Source):
 def explain(config: PrepareConfig) -> list[str]:
     """Returns a line for each file: what it was recognised as, and whether it is read.
 
+    Without a folder, the files are the examples of all distributions.
+
     Raises:
-      DataError: No folder is given, or a file is empty or damaged.
+      DataError: A folder does not exist, or a file is empty or damaged.
     """
     parts = _parts(config)
+    if not _folder_names(config):
+        return [_explanation(file, parts) for file in distributions.examples()]
     lines = []
     for folder in _folders(config):
         survey = distributions.survey(folder)
-        for file in survey.files:
-            row = file.distribution
-            line = ", ".join(filter(None, (row.title, "-".join(file.languages), file.part)))
-            if not row.format:
-                line += f", not read: {file.advice}"
-            elif file.part not in parts:
-                line += f", left out (--include_parts={file.part})"
-            lines.append(f"{file.path}: {line}")
+        lines += [_explanation(file, parts) for file in survey.files]
         lines += [f"{path}: left out, in no language" for path in survey.no_language]
         lines += [f"{path}: unknown, {reason}" for path, reason in survey.unknown.items()]
         lines += [f"{path}: left out, has no text of a corpus" for path in survey.without_text]
     return lines
+
+
+def _explanation(file: FileOfDistribution, parts: Sequence[str]) -> str:
+    """Returns the line of a recognised file, of which the given parts are read."""
+    row = file.distribution
+    line = ", ".join(filter(None, (row.title, "-".join(file.languages), file.part)))
+    if not row.format:
+        line += f", not read: {file.advice}"
+    elif file.part not in parts:
+        line += f", left out (--include_parts={file.part})"
+    return f"{file.path}: {line}"
+
+
+def _folder_names(config: PrepareConfig) -> list[str]:
+    """Returns the folders or single files of the configuration or of $TEXT_DIR, as given."""
+    given = setting(config, OPTION) or os.environ.get(VARIABLE) or ""
+    return [name for name in os.fspath(given).split(",") if name]
 
 
 def _folders(config: PrepareConfig) -> list[Path]:
@@ -213,8 +227,7 @@ def _folders(config: PrepareConfig) -> list[Path]:
     Raises:
       DataError: No folder is given, or one does not exist.
     """
-    given = setting(config, OPTION) or os.environ.get(VARIABLE) or ""
-    names = [name for name in os.fspath(given).split(",") if name]
+    names = _folder_names(config)
     if not names:
         raise DataError(
             f"No folder of public distributions given: pass --{OPTION}=FOLDER or set {VARIABLE}."

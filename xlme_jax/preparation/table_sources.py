@@ -45,23 +45,30 @@ _SHARED_FLAGS = (
     SHARDS,
     Flag(
         "where",
-        "Conditions on columns of tables, such as language_score>=.9,source in (web,news); other "
-        "rows are skipped.",
+        "Conditions on columns of tables, such as language_score>=.9,source in (web,news), that "
+        "rows must all satisfy: >=, >, <=, <, ==, != and in. Numbers compare as numbers, dates as "
+        "text; null satisfies none.",
     ),
     Flag(
         "hf_dataset",
         "Data set of the Hugging Face hub, such as owner/name, or owner/name/folder for a part of "
-        "it, and @REVISION for a version; read instead of a folder of tables.",
+        "it, and @REVISION for a version, such as @refs/convert/parquet; read instead of a folder "
+        "of tables. Loading scripts are not run.",
     ),
     Flag(
         "table_split",
         "Split of tables to read, where names of files or folders have one: "
-        f"{', '.join(_SPLITS)} (default: {TRAIN}).",
+        f"{', '.join(_SPLITS)} (default: {TRAIN}). Names with removed, noisy, rejected or "
+        "discarded are of the split removed.",
     ),
 )
 _TEXT_FLAGS = (
     Flag("text_column", "Column of the text in tables of documents (default: text)."),
-    Flag("language_column", "Column of the language in tables of documents, such as locale."),
+    Flag(
+        "language_column",
+        "Column of the language in tables of documents, such as locale. It is read once to find "
+        "the languages, and the file once for each of them.",
+    ),
     Flag(
         "text_language",
         "Language of all tables of documents (default: that in the name of the file or folder).",
