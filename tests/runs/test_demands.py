@@ -18,7 +18,7 @@ def test_the_papers_sizes_need_more_than_a_laptop():
     small = f"{QUICK} --gin.Train.vocab_size=8000 && python -m xlme_jax.average --last=2"
     found = too_large([*commands, small], LAPTOP)
     assert list(found) == commands[:2]
-    # 2.44e20 FLOPs (docs/guide/evaluation.md).
+    # 2.44e20 FLOPs (docs/lab/evaluation_runs.md).
     days = int(re.search(r"at least ([\d,]+) days", found[commands[0]])[1].replace(",", ""))
     assert days == pytest.approx(2.44e20 / 4e11 / 86_400, rel=0.01)
     assert found[commands[0]].endswith("days on 2 CPU cores")
