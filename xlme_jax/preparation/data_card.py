@@ -132,6 +132,7 @@ _UNITS = {"monolingual": "documents", "bitext": "pairs", "labelled": "labelled e
 
 
 def _summary(tasks: Sequence[TaskInfo]) -> str:
+    """Returns two sentences with the examples and tokens of each kind of task."""
     counts = []
     for kind, unit in _UNITS.items():
         if of_kind := [task for task in tasks if task.kind == kind]:

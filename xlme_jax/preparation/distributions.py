@@ -302,28 +302,42 @@ def _matched(
       The recognised file; None if a word that must be a language or a pair is none.
     """
     part = _part(row, path, names)
-    side: int | None = None
     if not row.format and not row.is_evaluation:
         return FileOfDistribution(path, row, ("",), part)
     if names.get("pair"):
-        pair = _pair(names["pair"] or "")
-        if pair is None:
+        return _matched_pair(row, path, names, part)
+    return _matched_language(row, path, names, part)
+
+
+def _matched_pair(
+    row: Distribution, path: Path, names: dict[str, str | None], part: str
+) -> FileOfDistribution | None:
+    """Returns what a file is whose path has a pair; see `_matched`."""
+    pair = _pair(names["pair"] or "")
+    if pair is None:
+        return None
+    side: int | None = None
+    if role := names.get("role"):
+        side = 0 if role == "src" else 1
+    elif language := names.get("side"):
+        tag = _tag(language)
+        if tag not in pair:
             return None
-        if role := names.get("role"):
-            side = 0 if role == "src" else 1
-        elif names.get("side"):
-            tag = _tag(names["side"] or "")
-            if tag not in pair:
-                return None
-            side = pair.index(tag)
-        return FileOfDistribution(path, row, pair, part, side)
+        side = pair.index(tag)
+    return FileOfDistribution(path, row, pair, part, side)
+
+
+def _matched_language(
+    row: Distribution, path: Path, names: dict[str, str | None], part: str
+) -> FileOfDistribution | None:
+    """Returns what a file is whose path, or row, has one language; see `_matched`."""
     code = names.get("language") or names.get("side") or row.language
     if _OTHER_CODES.get(code, code) in _NO_LANGUAGE:
         return FileOfDistribution(path, row, (), part)
     tag = _tag(code)
     if tag is None and row.is_evaluation:
         # No training text, whatever its language: NTREX-128 has German of a canton, "gsw-ZH".
-        return FileOfDistribution(path, row, ("",) if not code else (), part)
+        return FileOfDistribution(path, row, () if code else ("",), part)
     if tag is None:
         return None
     if row.format == "table_pairs":  # The name has only the second language.
@@ -331,7 +345,8 @@ def _matched(
             return None
         return FileOfDistribution(path, row, (row.language, tag), part)
     role = names.get("role")
-    return FileOfDistribution(path, row, (tag,), part, None if role is None else int(role != "src"))
+    side = None if role is None else int(role != "src")
+    return FileOfDistribution(path, row, (tag,), part, side)
 
 
 def _part(row: Distribution, path: Path, names: dict[str, str | None]) -> str:
@@ -427,12 +442,11 @@ def _first_bytes(path: Path, whole_line: bool, version: int) -> bytes:
         64 KiB. Blocks are read whole, so that more may be returned.
       version: Modification time of the file, so that the result is cached for this version only.
     """
+    enough = _LEAST_LINE_BYTES if whole_line else _HEAD_BYTES
     head = b""
     for block in read_blocks(path):
         head += block
-        if len(head) >= (_LEAST_LINE_BYTES if whole_line else _HEAD_BYTES) or (
-            whole_line and b"\n" in head
-        ):
+        if len(head) >= enough or (whole_line and b"\n" in head):
             break
     # The reader of the file says what to do about UTF-16.
     if encoding := utf16_of(head):

@@ -49,48 +49,62 @@ def drop(
         why = ", ".join(f"{row.name}: {dict(row.skipped)}" for row in filtered[:10])
         raise DataError(f"prepare: no text is left ({why or 'nothing in common'}); filter less")
     rare = rare_languages(table, config.min_pairs)
-    remaining = [
-        row for row in table if row.kind != "bitext" or not rare.keys() & set(row.languages)
-    ]
+    remaining = [row for row in table if not _is_rare(row, rare)]
     if config.min_pairs and not any(row.kind == "bitext" for row in remaining):
         most = ", ".join(f"{language} {n:,}" for language, n in sorted(rare.items())[:10])
         raise DataError(
             f"prepare: `min_pairs` is {config.min_pairs:,}, and no language has as many pairs "
             f"({most or 'there are no pairs at all'}); lower it, or add text"
         )
-    dropped: Dropped = [
-        {
-            "task": row.name,
-            "split": row.split,
-            "pairs" if row.kind == "bitext" else "documents": 0,
-            "skipped": row.skipped,
-            "reason": f"no {'pair' if row.kind == 'bitext' else 'document'} passes the filters",
-        }
-        for row in filtered
+    dropped = [
+        *map(_emptied_entry, filtered),
+        *(_rare_entry(config, row, rare) for row in table if _is_rare(row, rare)),
+        *_earlier_entries(config),
     ]
-    for row in table:
-        if row.kind == "bitext" and rare.keys() & set(row.languages):
-            which = [language for language in row.languages if language in rare]
-            why = " and ".join(f"{language} has {rare[language]:,} pairs" for language in which)
-            dropped.append(
-                {
-                    "task": row.name,
-                    "split": row.split,
-                    "pairs": row.examples,
-                    "reason": f"{why}, fewer than min_pairs {config.min_pairs:,}",
-                }
-            )
+    return remaining, dropped
+
+
+def _is_rare(row: prepared.TaskInfo, rare: Mapping[str, int]) -> bool:
+    """Returns whether a task has pairs of a language in `rare`, {language: its pairs}."""
+    return row.kind == "bitext" and bool(rare.keys() & set(row.languages))
+
+
+def _emptied_entry(row: prepared.TaskInfo) -> dict[str, Any]:
+    """Returns the entry of a task without text, with what the filters skipped."""
+    unit = "pair" if row.kind == "bitext" else "document"
+    return {
+        "task": row.name,
+        "split": row.split,
+        f"{unit}s": 0,
+        "skipped": row.skipped,
+        "reason": f"no {unit} passes the filters",
+    }
+
+
+def _rare_entry(
+    config: PrepareConfig, row: prepared.TaskInfo, rare: Mapping[str, int]
+) -> dict[str, Any]:
+    """Returns the entry of a task with a language in `rare`, {language: its pairs}."""
+    languages = [language for language in row.languages if language in rare]
+    why = " and ".join(f"{language} has {rare[language]:,} pairs" for language in languages)
+    return {
+        "task": row.name,
+        "split": row.split,
+        "pairs": row.examples,
+        "reason": f"{why}, fewer than min_pairs {config.min_pairs:,}",
+    }
+
+
+def _earlier_entries(config: PrepareConfig) -> Iterator[dict[str, Any]]:
+    """Yields the entries of files that are not read because an earlier folder has their pair."""
     for source in sources.chosen(config):
         for bitext in source.unread(config):
-            dropped += [
-                {
+            for file in bitext.paths:
+                yield {
                     "file": os.fspath(file),
                     "bytes": file.stat().st_size,
                     "reason": f"{bitext.pair} is {_EARLIER_FOLDER}",
                 }
-                for file in bitext.paths
-            ]
-    return remaining, dropped
 
 
 def may_leave_nothing(config: PrepareConfig, kind: str) -> bool:

@@ -396,10 +396,17 @@ class _TaskMatches:
         self.counts = TrainingCounts()
 
     def add(self, index: EvaluationIndex, columns: Sequence[Sequence[str]]) -> None:
+        """Counts the texts that overlap with evaluation text, and collects the digests of both.
+
+        Args:
+          index: The evaluation text.
+          columns: The texts of each side of N pairs, or of N documents.
+        """
         overlaps = np.zeros(len(columns[0]), bool)
         for texts in columns:
             matches = index.matches(texts)
-            overlaps[matches.line_texts] = overlaps[matches.gram_texts] = True
+            overlaps[matches.line_texts] = True
+            overlaps[matches.gram_texts] = True
             if len(matches.lines):
                 self.lines = np.union1d(self.lines, matches.lines)
             if len(matches.grams):
