@@ -127,7 +127,7 @@ def _slurm_tasks_here(environ: Mapping[str, str], processes: int | None) -> int:
 def granted_gpus(environ: Mapping[str, str]) -> tuple[int, str] | None:
     """Returns how many GPUs Slurm granted on this node, and "VARIABLE=VALUE" that says so.
 
-    None if Slurm granted none, or does not say.
+    Returns None if Slurm granted none, or does not say.
     """
     start = launch(environ)
     tasks = start.node_tasks if start else 1
@@ -137,16 +137,24 @@ def granted_gpus(environ: Mapping[str, str]) -> tuple[int, str] | None:
             continue  # It has the task's GPUs, not the step's, if tasks are bound to GPUs.
         if name == "SLURM_GPUS" and _nodes(environ) != 1:
             continue  # It counts the GPUs of all nodes.
-        if name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):  # 0,1 or 0-7
-            ranges = re.findall(r"(\d+)(?:-(\d+))?", value)
-            count = sum(int(last or first) - int(first) + 1 for first, last in ranges)
-        else:  # 8 or a100:8 or a100:4,v100:4
-            count = sum(map(int, re.findall(r"(?:^|[,:])(\d+)(?=,|$)", value)))
+        is_list = name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+        count = _listed_gpus(value) if is_list else _counted_gpus(value)
         if name == "SLURM_GPUS_PER_TASK":
             count *= _slurm_tasks_here(environ, tasks)
         if count:
             return count, f"{name}={value}"
     return None
+
+
+def _listed_gpus(value: str) -> int:
+    """Returns the number of GPUs in a list of indices such as "0,1" or "0-7"; 0 for ""."""
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", value)
+    return sum(int(last or first) - int(first) + 1 for first, last in ranges)
+
+
+def _counted_gpus(value: str) -> int:
+    """Returns the number of GPUs in a count such as "8", "a100:8" or "a100:4,v100:4"; 0 for ""."""
+    return sum(map(int, re.findall(r"(?:^|[,:])(\d+)(?=,|$)", value)))
 
 
 def check_single(environ: Mapping[str, str], cpus_chosen: bool, trains: bool = False) -> None:

@@ -68,8 +68,8 @@ def view(environ: Mapping[str, str]) -> View:
     """Returns what this process knows of the GPUs of its node."""
     start = launchers.launch(environ)
     granted, source = launchers.granted_gpus(environ) or (None, "")
-    name = next((name for name in _VISIBLE if name in environ), None)
-    visible = None if name is None else _visible(environ[name])
+    variable = next((name for name in _VISIBLE if name in environ), None)
+    visible = None if variable is None else _visible(environ[variable])
     mig = sum(gpu.startswith("MIG-") for gpu in visible or ())
     return View(
         # Slurm may run several nodes on one machine.
@@ -78,10 +78,14 @@ def view(environ: Mapping[str, str]) -> View:
         rank=start.node_rank if start else None,
         visible=visible[:1] if visible and mig else visible,
         mig=mig,
-        restriction="" if name is None else f"{name}={environ[name]}",
+        restriction="" if variable is None else f"{variable}={environ[variable]}",
         granted=granted,
         source=source,
-        present=sum(path.name[6:].isdecimal() for path in Path("/dev").glob("nvidia*")),
+        present=sum(
+            # Not /dev/nvidiactl and the like.
+            path.name.removeprefix("nvidia").isdecimal()
+            for path in Path("/dev").glob("nvidia*")
+        ),
     )
 
 

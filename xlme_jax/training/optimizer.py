@@ -54,9 +54,11 @@ class OptimizerConfig:
 
     def warmup(self, train_steps: int) -> int:
         """Returns the number of warm-up steps in a run of `train_steps`."""
-        if self.warmup_steps is None and self.warmup_fraction is not None:
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        if self.warmup_fraction is not None:
             return round(self.warmup_fraction * train_steps)
-        return 10_000 if self.warmup_steps is None else self.warmup_steps
+        return 10_000
 
     def schedule(self, train_steps: int) -> optax.Schedule:
         """Returns the learning rate as a function: number of earlier updates -> float32.

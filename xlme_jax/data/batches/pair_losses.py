@@ -115,26 +115,30 @@ class PairLosses:
         Raises:
           ValueError: the state is not one that `get_state` returns for these tasks.
         """
-        count, name = len(self.tasks), self._settings.estimator
+        name = self._settings.estimator
         if isinstance(state, Mapping) and state.get("estimator", _UNNAMED) != name:
             raise ValueError(
                 f"{where}: losses are of another estimator than RobustSampling.estimator = "
                 f"{name!r}: resume with that of the run"
             )
+        if not self._fits(state):
+            raise ValueError(
+                f"{where}: losses and weights must be of the stream's {len(self.tasks)} tasks, not "
+                f"{reprlib.repr(state)}: resume with the data and settings that the run began with"
+            )
+
+    def _fits(self, state: Mapping[str, Any]) -> bool:
+        """Returns whether the sums and weights of a state are of these tasks, and possible."""
+        count = len(self.tasks)
         try:
             sums = [np.array(pair, np.float64) for pair in state["sums"].values()]
             weights = [np.array(phase["weights"], np.float64) for phase in state["phases"]]
-            fits = all(pair.shape == (2, count) and (pair[1] >= 0).all() for pair in sums) and all(
-                array.shape == (count,) and (array > 0).all() and math.isclose(array.sum(), 1)
-                for array in weights
-            )
         except (KeyError, TypeError, ValueError, AttributeError):
-            fits = False
-        if not fits:
-            raise ValueError(
-                f"{where}: losses and weights must be of the stream's {count} tasks, not "
-                f"{reprlib.repr(state)}: resume with the data and settings that the run began with"
-            )
+            return False
+        return all(pair.shape == (2, count) and (pair[1] >= 0).all() for pair in sums) and all(
+            array.shape == (count,) and (array > 0).all() and math.isclose(array.sum(), 1)
+            for array in weights
+        )
 
     def summary(self) -> dict[str, Any]:
         """Returns names, losses and weights of all phases for `pair_weights.json`.
