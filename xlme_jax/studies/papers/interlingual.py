@@ -141,6 +141,17 @@ def drawn(ours: Sequence[Entry]) -> list[Picture]:
 
     A picture without results is left out.
     """
+    of_systems = {entry.name: _measures(entry).get(f"{_TASK} accuracy") for entry in ours}
+    accuracies = {name: values for name, values in of_systems.items() if values}
+    return [
+        *_similarity_pictures(ours),
+        *_family_pictures(accuracies),
+        *_word_order_pictures(accuracies),
+    ]
+
+
+def _similarity_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Returns a picture of each similarity over the layers, if a system has results of it."""
     drawings = []
     for metric in similarity.METRICS:
         lines = [
@@ -157,25 +168,42 @@ def drawn(ours: Sequence[Entry]) -> list[Picture]:
             caption = f"Tatoeba over layers, mean over languages; {similarity.DESCRIPTION}."
             png = pictures.layer_curves(lines, f"{metric} over layers", "100 x similarity")
             drawings.append(Picture(f"{_TASK}_{metric}", caption, png))
-    of_systems = {entry.name: _measures(entry).get(f"{_TASK} accuracy") for entry in ours}
-    accuracies = {name: values for name, values in of_systems.items() if values}
-    if accuracies:
-        families = {name: _by_family(values) for name, values in accuracies.items()}
-        families = {name: means for name, means in families.items() if means}
-        if families:
-            png = pictures.bars(families, "Tatoeba by language family", "accuracy@1 in percent")
-            drawings.append(Picture(f"{_TASK}_families", _FAMILIES_CAPTION, png))
-        points = {
-            name: {x: (far, y) for x, y in values.items()
-                   if (far := word_order_distance(x)) is not None}
-            for name, values in accuracies.items()
-        }  # fmt: skip
-        if any(points.values()):
-            png = pictures.scatter(
-                points,
-                "Tatoeba against word order",
-                "word-order distance from English",
-                "accuracy@1 in percent",
-            )
-            drawings.append(Picture(f"{_TASK}_word_order", _CORRELATIONS_CAPTION, png))
     return drawings
+
+
+def _family_pictures(accuracies: Mapping[str, Mapping[str, float]]) -> list[Picture]:
+    """Returns the picture of accuracies by language family; [] without accuracies.
+
+    Args:
+      accuracies: {system: {language: accuracy in percent}}.
+    """
+    families = {name: _by_family(values) for name, values in accuracies.items()}
+    families = {name: means for name, means in families.items() if means}
+    if not families:
+        return []
+    png = pictures.bars(families, "Tatoeba by language family", "accuracy@1 in percent")
+    return [Picture(f"{_TASK}_families", _FAMILIES_CAPTION, png)]
+
+
+def _word_order_pictures(accuracies: Mapping[str, Mapping[str, float]]) -> list[Picture]:
+    """Returns the picture of accuracies against word order; [] if no language has a distance.
+
+    Args:
+      accuracies: {system: {language: accuracy in percent}}.
+    """
+    points: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, values in accuracies.items():
+        points[name] = {}
+        for language, accuracy in values.items():
+            distance = word_order_distance(language)
+            if distance is not None:
+                points[name][language] = (distance, accuracy)
+    if not any(points.values()):
+        return []
+    png = pictures.scatter(
+        points,
+        "Tatoeba against word order",
+        "word-order distance from English",
+        "accuracy@1 in percent",
+    )
+    return [Picture(f"{_TASK}_word_order", _CORRELATIONS_CAPTION, png)]

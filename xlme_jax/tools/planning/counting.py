@@ -5,6 +5,7 @@ jaxpr for every loop iteration, on all devices together.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from jax.extend.core import jaxprs_in_params
@@ -18,10 +19,10 @@ def matmul_flops(jaxpr: Any) -> float:
     estimate counts as its products, for its whole grid.
     """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    return sum(_equation(equation) for equation in jaxpr.eqns)
+    return sum(_flops(equation) for equation in jaxpr.eqns)
 
 
-def _equation(equation: Any) -> float:
+def _flops(equation: Any) -> float:
     """Returns the FLOPs of an equation of a jaxpr, with the jaxprs that it calls."""
     name, params = equation.primitive.name, equation.params
     if name == "dot_general":
@@ -31,14 +32,23 @@ def _equation(equation: Any) -> float:
         return 2.0 * math.prod(equation.outvars[0].aval.shape) * depth
     if name == "cond":
         return max(matmul_flops(branch) for branch in params["branches"])
-    times = 1.0
+    if name == "pallas_call" and params["cost_estimate"] is not None:
+        return float(params["cost_estimate"].flops)
+    return _runs(name, params) * sum(matmul_flops(inner) for inner in jaxprs_in_params(params))
+
+
+def _runs(name: str, params: Mapping[str, Any]) -> float:
+    """Returns how often all devices together run the jaxprs that an equation calls.
+
+    Args:
+      name: name of the equation's primitive.
+      params: parameters of the equation.
+    """
     if name == "scan":
-        times = params["length"]
-    elif name == "pallas_call":
-        if params["cost_estimate"] is not None:
-            return float(params["cost_estimate"].flops)
-        times = math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
-    elif name == "shard_map":  # The body is the work of one device.
+        return params["length"]
+    if name == "pallas_call":
+        return math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
+    if name == "shard_map":  # The body is the work of one device.
         axes = params.get("newly_manual_axes", params["mesh"].axis_names)
-        times = math.prod(params["mesh"].shape[axis] for axis in axes)
-    return times * sum(matmul_flops(inner) for inner in jaxprs_in_params(params))
+        return math.prod(params["mesh"].shape[axis] for axis in axes)
+    return 1.0

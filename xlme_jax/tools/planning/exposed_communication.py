@@ -204,11 +204,12 @@ class _Walk:
         carried: dict[str, float] = {}
         if len(spans) == 1:
             carried = {chain: turns * seconds for chain, seconds in spans[0].carried.items()}
-        busy, sent, exposed = (
-            turns * max(getattr(span, field) for span in spans)
-            for field in ("busy", "sent", "exposed")
+        return Span(
+            busy=turns * max(span.busy for span in spans),
+            sent=turns * max(span.sent for span in spans),
+            exposed=turns * max(span.exposed for span in spans),
+            carried=carried,
         )
-        return Span(busy, sent, exposed, carried)
 
     def _chain(self, instruction: Instruction) -> str:
         """Returns the chain of a collective that is fused with products; "" without one."""
