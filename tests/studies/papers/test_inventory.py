@@ -19,7 +19,7 @@ from xlme_jax.studies.papers.needs import VARIABLES, Need, command, is_pretraine
 
 NAMES = {
     "xlme": "1 2 3 4 5 6 7 F1 F3 F4",
-    "xylent": "1 1 2 3 4 5 6 7 10 11 12 13 14 F3 F5",
+    "xylent": "1 1 2 3 4 5 6 7 10 11 12 13 14 F1 F3 F5",
     "infoxlm": "1 2 3 4 5 6 7 F1",
     "veco": "1 2 3 4 8 10 11 12 13 14 15 16 17 18",
 }

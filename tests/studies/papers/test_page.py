@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import struct
+import types
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.results import Header, Spread
 from xlme_jax.studies.papers import comparison_page as pages
+from xlme_jax.studies.papers import fine_tuned
 from xlme_jax.studies.reports import html_page, pictures
 from xlme_jax.studies.reports.pictures import Curve
 
@@ -76,8 +78,34 @@ def test_layer_curves_are_drawn():
 
 def test_flops_are_drawn_for_ours_and_the_papers():
     quoted = [Curve(f"p{i}", {1e20: Spread((0.7 + i / 1000,))}, "", True) for i in range(4)]
-    pixels = _image(pictures.against_flops([Curve("a", {1e15: Spread((0.4,))}), *quoted], "T", "y"))
+    ours = Curve("a", {1e15: Spread((0.4,))})
+    pixels = _image(pictures.on_log_axis([ours, *quoted], "T", "y", "x"))
     assert _has(pixels, "#0072B2") and _has(pixels, "#888888")
+
+
+def test_sizes_have_the_papers_lines_and_our_points(tmp_path, monkeypatch):
+    record = types.SimpleNamespace(encoder_parameters=5_000_000)
+    monkeypatch.setattr(fine_tuned, "read_record", lambda run: record)
+    drawn = []
+    monkeypatch.setattr(
+        pictures, "on_log_axis", lambda curves, *labels: drawn.extend(curves) or b""
+    )
+    for seed, value in enumerate((0.25, 0.5, 1.0)):
+        results.write(
+            Outcome((Result("xnli", "en", "accuracy", value),), {}),
+            tmp_path / "in" / str(seed),
+            Header("c", f"runs/s{seed}", seed=seed),
+        )
+    named = [f"{name}={tmp_path / 'in'}" for name in ("ours", "ours, translate-train")]
+    pages.write(pages.load(named), tmp_path / "out", paper="xylent")
+    points = {curve.label: {x: y.mean for x, y in curve.points.items()} for curve in drawn}
+    assert points.pop("ours") == {5e6: 0.5}  # The median; translate-train is left out.
+    assert [(name, len(line)) for name, line in points.items()] == [
+        ("XLM-R", 4), ("mT5", 4), ("XLM-E", 3), ("XY-LENT", 3)
+    ]  # fmt: skip
+    assert points["XY-LENT"] == {477e6: 0.805, 814e6: 0.83, 2.1e9: 0.848}
+    markdown = (tmp_path / "out" / "report.md").read_text()
+    assert "| **ours** | ours | 5M | 50.0 [1] |" in markdown
 
 
 @pytest.mark.filterwarnings("error")  # As for glyphs that are missing.
@@ -163,7 +191,8 @@ def test_a_report_holds_tables_and_pictures(tmp_path):
     [
         ("xlme", {"tatoeba_layers", "wordalign_layers", "flops_xnli", "flops_tatoeba",
                   "flops_wordalign"}, ("Table 7: Transfer gap", "Figure 4: Word alignment")),
-        ("xylent", set(), ("Table 14: XQuAD", "Figure 3: Language families")),
+        ("xylent", {"sizes"},
+         ("Table 14: XQuAD", "Figure 1: XNLI over sizes", "Figure 3: Language families")),
         ("infoxlm", {"tatoeba_to_english_layers"}, ("Table 3: Tatoeba", "Figure 1: Tatoeba")),
         ("veco", set(), ("Table 18: Tatoeba",)),
     ],

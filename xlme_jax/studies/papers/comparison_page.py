@@ -25,13 +25,14 @@ from xlme_jax.studies.papers import (
 from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.papers.items import Paper
 from xlme_jax.studies.papers.sheets import Cell, Picture, Sheet
-from xlme_jax.studies.published.rows import XLME
+from xlme_jax.studies.published.rows import XLME, XYLENT
 from xlme_jax.studies.reports import html_page, pictures, text_table
 from xlme_jax.studies.reports.html_page import Html
 from xlme_jax.studies.reports.pictures import Curve
 
 MARKDOWN, PAGE = "report.md", "report.html"
 _MAX_MATRICES = 20  # Per system.
+_FLOPS = "FLOPs of pre-training"
 
 
 def write(
@@ -212,7 +213,7 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
             f"{name} against the FLOPs of pre-training as XLM-E's Table 4 counts (its Figure 1); "
             "grey: its tables."
         )
-        png = pictures.against_flops([*curves, *quoted], f"{name} against FLOPs", "percent")
+        png = pictures.on_log_axis([*curves, *quoted], f"{name} against FLOPs", "percent", _FLOPS)
         drawn.append(Picture(f"flops_{column.lower()}", caption, png))
     for about, figure in _figures():
         curves = _along_runs([(entry, _at_fixed_layer(entry, about)) for entry in ours])
@@ -221,7 +222,7 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
                 f"{about.name} at three quarters of the depth against the FLOPs of pre-training, "
                 "as XLM-E's Table 4 counts."
             )
-            png = pictures.against_flops(curves, f"{about.name} against FLOPs", figure.unit)
+            png = pictures.on_log_axis(curves, f"{about.name} against FLOPs", figure.unit, _FLOPS)
             drawn.append(Picture(f"flops_{about.name}", caption, png))
     return drawn
 
@@ -245,9 +246,49 @@ def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
     return [Picture("tatoeba_to_english_layers", caption, png)]
 
 
+# {family of models in XY-LENT's Figure 1: style of its line}
+_FAMILIES = {"XLM-R": ":", "mT5": "--", "XLM-E": "-.", "XY-LENT": "-"}
+
+
+def _size_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws zero-shot XNLI over the parameters of encoders (XY-LENT Figure 1).
+
+    The paper's points are joined by family; each of our systems is a point.
+    """
+    table = XYLENT["table_11_sizes"]
+    quoted = [
+        Curve(
+            family,
+            {
+                size: Spread((accuracy / 100,))
+                for row in table.rows
+                if row.model.startswith(f"{family} ")
+                for (size,), (accuracy,) in [row.cells]
+            },
+            style,
+            True,
+        )
+        for family, style in _FAMILIES.items()
+    ]
+    points = [
+        Curve(entry.name, {size: Spread((spread.median,))}, "")
+        for entry in ours
+        if not entry.is_translate_train
+        if (size := fine_tuned.encoder_parameters(entry))
+        if (spread := fine_tuned.task_spread(entry, "XNLI"))
+    ]
+    caption = (
+        "Zero-shot XNLI over the parameters of encoders, as XY-LENT's Figure 1; grey: its Table "
+        "11, others: medians over runs."
+    )
+    title = "XNLI over sizes"
+    png = pictures.on_log_axis([*quoted, *points], title, "accuracy in percent", "parameters")
+    return [Picture("sizes", caption, png)]
+
+
 _PICTURES: Mapping[Paper, tuple[Callable[[Sequence[Entry]], list[Picture]], ...]] = {
     "xlme": (_layer_pictures, _flops_pictures),
-    "xylent": (families.drawn, continued.drawn),
+    "xylent": (_size_pictures, families.drawn, continued.drawn),
     "infoxlm": (_to_english_pictures,),
 }
 

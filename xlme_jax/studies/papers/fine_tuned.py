@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -307,20 +306,20 @@ def _percent(value: float | None) -> Cell:
     return Cell() if value is None else Cell(f"{value:.1f}")
 
 
-def _encoder_parameters(checkpoint: Path) -> int | None:
-    """Returns the number of parameters of a checkpoint's encoder.
+def encoder_parameters(entry: Entry) -> int | None:
+    """Returns the number of parameters of a system's encoder.
 
-    None if the record of the checkpoint lacks the number, or is missing or damaged.
+    None if the record of its checkpoint lacks the number, or is missing or damaged.
     """
     try:
-        return read_record(checkpoint).encoder_parameters
+        return read_record(as_path(entry.runs[0].header.checkpoint)).encoder_parameters
     except (ValueError, OSError):
         return None
 
 
 def _parameters(entry: Entry, unit: str = "M") -> Cell:
     """Returns a cell with the encoder's parameters in millions; empty if they are unknown."""
-    count = _encoder_parameters(as_path(entry.runs[0].header.checkpoint))
+    count = encoder_parameters(entry)
     return Cell() if not count else Cell(f"{count / 1e6:.3g}{unit}")
 
 

@@ -30,7 +30,7 @@ class Curve:
 
     Attributes:
       label: label in the legend.
-      points: {layer or FLOPs: values in [0, 1], one per run}.
+      points: {layer, FLOPs or parameters: values in [0, 1], one per run}.
       style: matplotlib line style; "" for markers only.
       quoted: whether the values are quoted from a paper; these are drawn in grey.
     """
@@ -93,15 +93,25 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
     return png(figure)
 
 
-def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
-    """Draws scores against pre-training FLOPs on a log axis (XLM-E Figure 1); returns a PNG."""
+def on_log_axis(curves: Sequence[Curve], title: str, unit: str, quantity: str) -> bytes:
+    """Draws scores against a quantity on a log axis (Figure 1 of XLM-E and of XY-LENT).
+
+    Args:
+      curves: scores over the quantity; quoted ones without a line are named beside their points.
+      title: heading.
+      unit: label of the vertical axis.
+      quantity: label of the horizontal axis, such as FLOPs or parameters.
+
+    Returns:
+      A PNG file.
+    """
     figure, axis = _figure(title)
     _draw(axis, curves)
     legend_beside(axis)
-    _name_points(axis, [curve for curve in curves if curve.quoted])
+    _name_points(axis, [curve for curve in curves if curve.quoted and not curve.style])
     axis.set_xscale("log")
     axis.margins(x=0.12)
-    axis.set_xlabel("FLOPs of pre-training")
+    axis.set_xlabel(quantity)
     axis.set_ylabel(unit)
     return png(figure)
 
