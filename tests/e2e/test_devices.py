@@ -35,7 +35,10 @@ def losses(model_dir):
 
 
 # The sum, and one for each task and stream.
-LOSSES = {"xlme": 5, "xylent": 5, "xlm": 3, "infoxlm": 4, "veco": 6, "translate": 2}
+LOSSES = {
+    **{"xlme": 5, "xylent": 5, "xlm": 3, "infoxlm": 4, "veco": 6, "translate": 2},
+    "contrast": 3,
+}
 
 
 @pytest.mark.slow

@@ -28,7 +28,9 @@ def next_batch(data_dir, record, config):
 
 
 # XY-LENT is XLM-E with other settings.
-OBJECTIVES = tiny.slow_except({"xlme"}, ("xlme", "xylent", "xlm", "infoxlm", "veco", "translate"))
+OBJECTIVES = tiny.slow_except(
+    {"xlme", "contrast"}, ("xlme", "xylent", "xlm", "infoxlm", "veco", "translate", "contrast")
+)
 BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 9}
 
 

@@ -24,6 +24,7 @@ SYSTEMS = {
     "VECO": "objectives.veco:VecoConfig",
     "FineTune": "objectives.finetune:FineTuneConfig",
     "Translate": "objectives.translator:TranslateConfig",
+    "Contrast": "objectives.pair_contrast:ContrastConfig",
 }
 # {gin name: "module:class", or a class that another package has added (`add`)}.
 CONFIGURABLES: dict[str, str | type] = {

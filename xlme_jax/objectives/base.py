@@ -188,6 +188,7 @@ class RunFacts:
       tasks: {stream: names of its tasks}.
       train_steps: total number of steps.
       from_scratch: whether the run starts from random weights.
+      micro_batches: parts in which a batch is processed (`Loop.micro_batches`).
     """
 
     lengths: Mapping[str, int]
@@ -196,6 +197,7 @@ class RunFacts:
     tasks: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     train_steps: int = 1
     from_scratch: bool = False
+    micro_batches: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

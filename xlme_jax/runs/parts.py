@@ -87,6 +87,7 @@ def _facts(
         tasks={name: tuple(task.name for task in of_stream) for name, of_stream in tasks.items()},
         train_steps=settings.train_steps,
         from_scratch=settings.init_from is None and not has_checkpoint(model_dir),
+        micro_batches=settings.micro_batches,
     )
 
 

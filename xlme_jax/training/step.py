@@ -28,6 +28,7 @@ from xlme_jax.objectives.base import (
     Totals,
 )
 from xlme_jax.objectives.readings import Reading
+from xlme_jax.ops.row_parts import joined_rows, split_rows
 from xlme_jax.training import task_losses
 from xlme_jax.training.mesh import rules_within_replica
 
@@ -314,11 +315,11 @@ def accumulate(
         terms, per_row = part(rows)
         return jax.tree.map(jnp.add, sums, terms), per_row
 
-    parts = jax.tree.map(lambda x: _split(x, micro_batches), batch)
+    parts = jax.tree.map(lambda x: split_rows(x, micro_batches), batch)
     shapes, _ = jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     (gradient, metrics), per_row = jax.lax.scan(add, zeros, parts)
-    return gradient, jax.tree.map(_joined, per_row), metrics
+    return gradient, jax.tree.map(joined_rows, per_row), metrics
 
 
 def _numbered(batch: Batch) -> dict[str, dict[str, jax.Array]]:
@@ -335,16 +336,3 @@ def _real_tokens(batch: Batch) -> jax.Array:
     """Returns the number of tokens of all streams without padding, float32[]."""
     counts = [(rows["segment_ids"] > 0).sum(dtype=jnp.float32) for rows in batch.values()]
     return sum(counts, start=jnp.zeros(()))
-
-
-def _split(x: jax.Array, parts: int) -> jax.Array:
-    """Returns `parts` parts of the rows: [B, ...] -> [parts, B / parts, ...].
-
-    Each part has every `parts`-th row, so that it has rows of all devices and none moves.
-    """
-    return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
-
-
-def _joined(x: jax.Array) -> jax.Array:
-    """Returns the rows of all parts in order, the inverse of `_split`: [parts, B / parts, ...]."""
-    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

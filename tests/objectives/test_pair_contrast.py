@@ -1,0 +1,267 @@
+"""Contrast of pairs; tests/oracles/test_in_batch_contrast.py compares it with PyTorch."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax.core import meta
+from helpers import tiny
+from helpers.random_weights import random_weights
+
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import RunFacts, init_carried
+from xlme_jax.objectives.infoxlm import InfoXLMConfig
+from xlme_jax.objectives.pair_contrast import ContrastConfig
+from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
+
+VOCAB, LENGTH, PAIRS = 40, 24, 2
+ENCODER = EncoderConfig(
+    hidden_size=16,
+    num_layers=3,
+    num_heads=2,
+    ffn_size=24,
+    max_length=LENGTH,
+    relative_bias="none",
+)
+CONFIG = ContrastConfig(XLMConfig(ENCODER), temperature=0.1, dropout=0.0)
+RNG = jax.random.key(3)
+
+
+def rows(sentences):
+    """Returns rows of sentences, lists of words; two adjacent ones are a pair."""
+    tokens = np.ones((len(sentences), LENGTH), np.int32)
+    segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
+    starts = np.full((len(sentences), 2 * PAIRS), -1, np.int32)
+    for row, of_row in enumerate(sentences):
+        column = 0
+        for segment, words in enumerate(of_row):
+            part = slice(column, column + len(words) + 2)
+            tokens[row, part] = [0, *words, 2]
+            segments[row, part], positions[row, part] = segment + 1, range(len(words) + 2)
+            starts[row, segment] = column
+            column += len(words) + 2
+    arrays = {"tokens": tokens, "segment_ids": segments, "positions": positions, "starts": starts}
+    numbers = jnp.arange(len(sentences), dtype=jnp.int32)
+    return {"bitext": {**{k: jnp.asarray(v) for k, v in arrays.items()}, "rows": numbers}}
+
+
+def random_rows(count=4):
+    """Returns rows of one or two pairs of different sentences."""
+    rng = np.random.default_rng(0)
+
+    def words():
+        return rng.integers(4, VOCAB - 1, rng.integers(1, 5)).tolist()
+
+    return rows([[words() for _ in range(4 - 2 * (row % 2))] for row in range(count)])
+
+
+BATCH = random_rows()
+
+
+@functools.cache
+def built(config=CONFIG):
+    objective = config.build(VOCAB)
+    return objective, random_weights(objective.init, jax.random.key(0))
+
+
+def loss_of(objective, params, batch=BATCH, carried=None):
+    """Returns the loss and the outputs; jitted, so that unused layers are left out."""
+
+    def loss(params, carried, batch):
+        outputs = objective.loss(params, carried, batch, objective.totals(batch), RNG)
+        return outputs.loss(), outputs
+
+    if carried is None:
+        carried = meta.unbox(init_carried(objective, params))
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params, carried, batch)
+
+
+def ratio(outputs, name):
+    numerator, denominator = outputs.metrics[f"bitext/{name}"]
+    return float(numerator / denominator)
+
+
+def largest(tree):
+    return max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_chunks_change_neither_loss_nor_gradient(chunk):
+    """With dropout, whose masks belong to rows; 2e-6: another order of float32 sums."""
+    config = dataclasses.replace(CONFIG, dropout=0.3, anchor_weight=0.5, learn_temperature=True)
+    objective, params = built(config)
+    start = {"start": jax.tree.map(lambda x: x + 0.01, objective.encoder_params(params))}
+    (expected, _), gradient = loss_of(objective, params, carried=start)
+    chunked, _ = built(dataclasses.replace(config, chunk_rows=chunk))
+    (loss, _), of_chunks = loss_of(chunked, params, carried=start)
+    np.testing.assert_allclose(loss, expected, rtol=2e-6)
+    scale = largest(gradient)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * scale),
+        of_chunks,
+        gradient,
+    )
+    without_dropout, _ = built(dataclasses.replace(config, dropout=0.0))
+    assert abs(loss_of(without_dropout, params, carried=start)[0][0] / expected - 1) > 1e-3
+
+
+def test_memory_is_that_of_a_chunk():
+    def temporary_bytes(count, chunk):
+        objective, params = built(dataclasses.replace(CONFIG, chunk_rows=chunk))
+        batch = random_rows(count)
+
+        def loss(params):
+            return objective.loss(params, {}, batch, objective.totals(batch), RNG).loss()
+
+        compiled = jax.jit(jax.grad(loss)).lower(params).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(256, 8) < temporary_bytes(256, None) / 4
+
+
+def test_equal_sentences_are_no_negatives():
+    pairs = [([5, 6], [15, 16]), ([7], [17]), ([5, 6], [18]), ([9], [17]), ([6, 5], [19])]
+    objective, params = built()
+    (_, outputs), _ = loss_of(objective, params, rows([[*pair] for pair in pairs]))
+    # Pairs 0 and 2 have one first sentence, pairs 1 and 3 one second sentence; in another order it
+    # is another sentence.
+    assert ratio(outputs, "duplicates") == pytest.approx(4 / 5)
+    assert ratio(outputs, "candidates") == pytest.approx(5 - 4 / 5)
+    # All pairs equal: nothing to choose, no loss and no gradient.
+    (loss, outputs), gradient = loss_of(objective, params, rows([[*pairs[0]]] * 3))
+    assert loss == 0 and ratio(outputs, "candidates") == 1 and largest(gradient) == 0
+
+
+def test_a_batch_of_padding_has_no_loss():
+    objective, params = built()
+    (loss, _), gradient = loss_of(objective, params, rows([[], [], []]))
+    assert loss == 0 and largest(gradient) == 0
+
+
+PRETRAINED = {
+    "xlm": XLMConfig(ENCODER),
+    "stacked": XLMConfig(dataclasses.replace(ENCODER, scan_layers=True)),
+    "infoxlm": InfoXLMConfig(dataclasses.replace(ENCODER, num_layers=9)),
+    "xlme": XLMEConfig(ENCODER, ENCODER),
+}
+
+
+@pytest.mark.parametrize("name", tiny.slow_except({"stacked", "xlme"}, PRETRAINED))
+def test_layers_above_the_pooled_one_are_neither_computed_nor_changed(name):
+    config = dataclasses.replace(CONFIG, pretrained=PRETRAINED[name], layer=2)
+    objective, params = built(config)
+    (loss, _), gradient = loss_of(objective, params)
+    states = objective.encoder.encode(params, BATCH["bitext"], None)
+    assert len(states) == objective.encoder.config.num_layers + 1
+    assert loss == pytest.approx(_loss_of_states(states[2]), rel=1e-5)
+    optimizer = objective.optimizer(optax.adamw(0.1, weight_decay=0.1))
+    updates, _ = optimizer.update(gradient, optimizer.init(params), params, step=jnp.zeros(()))
+    encoder = updates["discriminator" if name == "xlme" else "encoder"]
+    encoder = encoder.get("encoder", encoder)
+
+    def layer(number):
+        if name == "stacked":
+            return jax.tree.map(lambda x: x[number], encoder["layers"])
+        return encoder[f"layer_{number}"]
+
+    assert largest(layer(1)) > 0 and largest(layer(2)) == 0
+    deep = dataclasses.replace(config, layer=None).build(VOCAB)
+    shapes = {"bitext": (4, LENGTH)}
+    assert sum(objective.diagnostics.flops(shapes).values()) < sum(
+        deep.diagnostics.flops(shapes).values()
+    )
+
+
+def _loss_of_states(hidden):
+    """Returns the loss of both directions for the mean states of the sentences of BATCH."""
+    segments = np.asarray(BATCH["bitext"]["segment_ids"])
+    sides = [[], []]
+    for row, column in zip(*np.nonzero(np.asarray(BATCH["bitext"]["starts"]) >= 0)):
+        vector = np.asarray(hidden, np.float64)[row][segments[row] == column + 1].mean(axis=0)
+        sides[column % 2].append(vector / np.linalg.norm(vector))
+    scores = np.array(sides[0]) @ np.array(sides[1]).T / CONFIG.temperature
+    losses = [np.log(np.exp(s).sum(axis=1)) - np.diag(s) for s in (scores, scores.T)]
+    return np.mean(losses)
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean_without_specials"])
+def test_poolings(pooling):
+    objective, params = built(dataclasses.replace(CONFIG, pooling=pooling))
+    rows = BATCH["bitext"]
+    hidden = objective.encoder.encode(params, rows, None)[-1]
+    row, column = 2, int(rows["starts"][2, 1])  # The second sentence of the third row.
+    part = np.flatnonzero(rows["segment_ids"][row] == 2)[1:-1]
+    expected = hidden[row, column] if pooling == "first" else hidden[row, part].mean(axis=0)
+    vector = objective._embed(params, rows, None)[row, 1]
+    np.testing.assert_allclose(vector, expected / jnp.linalg.norm(expected), atol=2e-6)
+
+
+def test_the_anchor_pulls_its_side_back_to_the_start():
+    config = dataclasses.replace(CONFIG, anchor_weight=1.0, freeze_tokens=True)
+    objective, params = built(config)
+    start = meta.unbox(init_carried(objective, params))
+    assert "tokens" not in start["start"]  # The table does not change: no copy.
+    (_, outputs), _ = loss_of(objective, params, carried=start)
+    assert ratio(outputs, "anchor_loss") == 0
+    moved = jax.tree.map(lambda x: 1.1 * x + 0.02, params) | {"tokens": params["tokens"]}
+    (_, outputs), _ = loss_of(objective, moved, carried=start)
+    vectors = [objective._embed(weights, BATCH["bitext"], None) for weights in (moved, params)]
+    distance = np.square(vectors[0] - vectors[1]).sum(axis=2)[:, ::2]
+    assert ratio(outputs, "anchor_loss") == pytest.approx(distance.sum() / 6, rel=1e-4)
+    assert objective.carry.next(moved, start, {}) is start
+
+
+def test_frozen_tables_have_no_optimizer_state():
+    objective, params = built(dataclasses.replace(CONFIG, freeze_tokens=True))
+    optimizer = objective.optimizer(optax.adamw(0.1, weight_decay=0.1))
+    _, gradient = loss_of(objective, params)
+    state = optimizer.init(params)
+    updates, _ = optimizer.update(gradient, state, params, step=jnp.zeros(()))
+    assert largest(updates["tokens"]) == 0 and largest(updates["positions"]) > 0
+    size = sum(leaf.size for leaf in jax.tree.leaves({**params, "tokens": ()}))
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 2.1 * size
+
+
+def test_a_learned_temperature_starts_where_it_is_set():
+    objective, _ = built(dataclasses.replace(CONFIG, learn_temperature=True))
+    params = meta.unbox(objective.init(jax.random.key(0)))
+    (loss, outputs), gradient = loss_of(objective, params)
+    assert ratio(outputs, "temperature") == pytest.approx(0.1)
+    assert loss == pytest.approx(loss_of(built()[0], objective.encoder_params(params))[0][0])
+    assert largest(gradient["temperature"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.0}, "Contrast.temperature = 0.0 must be positive"),
+        ({"temperature": 0.001, "learn_temperature": True}, "is below 0.01, the least"),
+        ({"layer": 4}, "Contrast.layer = 4 is above the encoder's last: Encoder.num_layers = 3"),
+        ({"pretrained": CONFIG}, "is not a pre-training objective"),
+        (
+            {"layer": 2, "pretrained": XLMConfig(dataclasses.replace(ENCODER, pre_norm=True))},
+            "leave Contrast.layer out",
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(CONFIG, **settings).build(VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"micro_batches": 2}, "set it to 1, and Contrast.chunk_rows"),
+        ({"items_per_step": {"bitext": 1}}, "raise bitext/PairStream.rows"),
+        ({"distinct_items": {"bitext": 1}}, "has 1 pair: a contrast needs at least two"),
+        ({"lengths": {"bitext": 99}}, "Raise max_length or shorten the rows"),
+    ],
+)
+def test_runs_without_negatives_are_refused(facts, message):
+    with pytest.raises(ValueError, match=message):
+        built()[0].check(RunFacts(**{"lengths": {"bitext": LENGTH}, **facts}))

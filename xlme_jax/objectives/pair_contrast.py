@@ -1,0 +1,482 @@
+"""Contrast of translation pairs alone, which makes a sentence encoder of any encoder.
+
+The stream "bitext" has both sentences of a pair as separate segments of a row ("sides"). Each
+sentence chooses its translation among those of the whole batch, over all devices. With an anchor,
+`carried` is {"start": the weights of the encoder that the run started from}.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID
+from xlme_jax.model.encoder import EncoderConfig, some_layers
+from xlme_jax.objectives.base import (
+    Batch,
+    Carried,
+    Carry,
+    Diagnostics,
+    EncoderView,
+    LossOutputs,
+    Metrics,
+    Objective,
+    Params,
+    PlainObjective,
+    Rows,
+    RunFacts,
+    StreamInput,
+    Totals,
+    WarmStart,
+    stream_rng,
+)
+from xlme_jax.objectives.masked_lm import check_lengths
+from xlme_jax.objectives.pair_contrast_diagnostics import pair_contrast_diagnostics
+from xlme_jax.objectives.system_config import SystemConfig, TunedConfig
+from xlme_jax.ops import dropout, in_batch
+from xlme_jax.ops.contrast import directions
+from xlme_jax.ops.row_parts import joined_rows, split_rows
+from xlme_jax.validation.fields import check_at_least, check_below_one, check_choices
+
+STREAM = "bitext"
+TEMPERATURE = "temperature"
+# The largest factor on cosines that is learned, as in CLIP (Radford et al. 2021, Sec. 2.5).
+_MAX_SCALE = 100.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastConfig(TunedConfig):
+    """Contrast of translations within a batch, from a pre-trained encoder.
+
+    Attributes:
+      pretrained: the objective that the encoder was pre-trained with. If unbound, it is read from
+        the checkpoint that INIT_FROM names.
+      layer: the layer whose states are pooled; None for the last. Layers above it are neither
+        computed nor changed.
+      pooling: the vector of a sentence: the mean of its tokens ("mean"), of those between `<s>` and
+        `</s>` ("mean_without_specials"), or the state of `<s>` ("first"). Cosines are compared.
+      temperature: divisor of the cosines. sentence-transformers' `scale` is its inverse.
+      learn_temperature: train the temperature, from `temperature` on and not below 0.01.
+      both_directions: second sentences choose among first ones, too; the loss is the mean of both
+        directions. False is `MultipleNegativesRankingLoss`, whose queries are the first sentences.
+      chunk_rows: most rows per device whose activations are kept at once. The vectors of the other
+        rows are computed without a gradient, and again, with it, once the gradient with regard to
+        the vectors is known (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under
+        Memory Limited Setup"). The result is the same, a step takes a third longer, and memory does
+        not grow with the batch. None keeps all activations.
+      dropout: probability in the encoder, for embeddings, sub-layers and attention.
+      freeze_tokens: leave the token table as it is. Its optimizer state is neither kept nor
+        computed, which is most of a step's update with a large vocabulary.
+      anchor_weight: weight of the squared distance between a sentence's unit vector and the one
+        that the encoder gave it at the start of the run, so that other languages keep theirs
+        (Reimers and Gurevych 2020, Sec. 3). 0 for no anchor, which costs a third of a step.
+      anchor_side: the sentences that are anchored. Tasks are named for their sides: in "en-yo" the
+        first one is English.
+    """
+
+    pretrained: Any
+    layer: int | None = None
+    pooling: Literal["mean", "mean_without_specials", "first"] = "mean"
+    temperature: float = 0.05
+    learn_temperature: bool = False
+    both_directions: bool = True
+    chunk_rows: int | None = None
+    dropout: float = 0.1
+    freeze_tokens: bool = False
+    anchor_weight: float = 0.0
+    anchor_side: Literal["first", "second", "both"] = "first"
+
+    def __post_init__(self) -> None:
+        check_choices(self, "Contrast")
+        if not isinstance(self.pretrained, SystemConfig) or isinstance(
+            self.pretrained, TunedConfig
+        ):
+            raise ValueError(
+                f"Contrast.pretrained = {self.pretrained!r} is not a pre-training objective; give "
+                "the run to start from: --gin.INIT_FROM=\"'MODEL_DIR'\"."
+            )
+        check_at_least(self, "Contrast", 1, "layer", "chunk_rows")
+        check_at_least(self, "Contrast", 0, "anchor_weight")
+        check_below_one(self, "Contrast", "dropout")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(f"Contrast.temperature = {self.temperature} must be positive.")
+        if self.learn_temperature and self.temperature < 1 / _MAX_SCALE:
+            raise ValueError(
+                f"Contrast.temperature = {self.temperature} is below {1 / _MAX_SCALE}, the least "
+                "that is learned; raise it, or set Contrast.learn_temperature = False."
+            )
+
+    def with_dropout(self, rate: float) -> "ContrastConfig":
+        """Returns the configuration with another dropout in the encoder."""
+        return dataclasses.replace(self, dropout=rate)
+
+    def held_out(self) -> "ContrastConfig":
+        """Returns the configuration for held-out pairs: without dropout, and without an anchor.
+
+        The start of the run is no longer known there.
+        """
+        return dataclasses.replace(self.with_dropout(0.0), anchor_weight=0.0)
+
+    def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "PairContrast":
+        """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        return PairContrast(self, vocab_size, dtype)
+
+
+class PairContrast(PlainObjective):
+    """The objective of `ContrastConfig`; see `objectives.base.Objective`."""
+
+    inputs: Mapping[str, StreamInput] = {STREAM: StreamInput("bitext", "sides", marked=True)}
+    # The checkpoint may also have what the encoder does not need, such as an MLM head.
+    warm_start = WarmStart(new=(TEMPERATURE,))
+
+    def __init__(self, config: ContrastConfig, vocab_size: int, dtype: Any = jnp.float32):
+        self.config = config
+        pretrained = config.pretrained.with_dropout(config.dropout)
+        self.pretraining: Objective = pretrained.build(vocab_size, dtype)
+        view = self.pretraining.encoder
+        self._layer = view.config.num_layers if config.layer is None else config.layer
+        if self._layer > view.config.num_layers:
+            raise ValueError(
+                f"Contrast.layer = {config.layer} is above the encoder's last: "
+                f"Encoder.num_layers = {view.config.num_layers}."
+            )
+        self._lower: EncoderView | None = None  # None: the whole encoder.
+        if self._layer < view.config.num_layers:
+            self._lower = _lower_encoder(pretrained, view.config, self._layer, vocab_size, dtype)
+        if config.anchor_weight:
+            self.carry = Carry(self._init_carried, lambda params, carried, per_row: carried)
+
+    @property
+    def encoder(self) -> EncoderView:
+        """The encoder with all of its layers."""
+        view = self.pretraining.encoder
+        return EncoderView(view.config, self._encode, self.encoder_params)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """FLOPs by part, an alarm, and plots of loss, accuracy and cosines."""
+        return pair_contrast_diagnostics(
+            self.encoder.config, self._layer, STREAM, bool(self.config.anchor_weight)
+        )
+
+    def init(self, rng: jax.Array) -> Params:
+        """Returns randomly initialized weights of the encoder, and the temperature."""
+        params = self.pretraining.encoder.params(self.pretraining.init(rng))
+        if not self.config.learn_temperature:
+            return params
+        scale = jnp.asarray(-math.log(self.config.temperature), jnp.float32)
+        return {**params, TEMPERATURE: {"scale": nn.LogicallyPartitioned(scale, ())}}
+
+    def check(self, run: RunFacts) -> None:
+        """Raises ValueError if rows are too long, or a step has no negatives."""
+        check_lengths("encoder", self.encoder.config, run.lengths)
+        if run.micro_batches > 1:
+            raise ValueError(
+                f"Loop.micro_batches = {run.micro_batches} would take the negatives from a part of "
+                "the batch; set it to 1, and Contrast.chunk_rows to the rows that fit in memory."
+            )
+        if (pairs := run.items_per_step.get(STREAM, 2)) < 2:
+            raise ValueError(
+                f"A step has {pairs} pair, so that no translation has a negative; raise "
+                f"{STREAM}/PairStream.rows or {STREAM}/Sides.pairs_per_row."
+            )
+        if (distinct := run.distinct_items.get(STREAM, 2)) < 2:
+            raise ValueError(
+                f"Stream {STREAM!r} has {distinct} pair: a contrast needs at least two; prepare "
+                "more pairs."
+            )
+
+    def totals(self, batch: Batch) -> Totals:
+        """Returns the number of pairs of the batch, at least 1."""
+        pairs = _is_pair(batch[STREAM]).sum()
+        return {STREAM: {"pairs": jnp.maximum(pairs, 1).astype(jnp.float32)}}
+
+    def loss(
+        self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
+    ) -> LossOutputs:
+        """Returns this device's share of the mean loss over all pairs of the batch."""
+        rows, total = batch[STREAM], totals[STREAM]["pairs"]
+        weights = self.encoder_params(params)
+        if self.config.freeze_tokens:
+            weights = _mapped_tables(jax.lax.stop_gradient, weights)
+        seeds = dropout.seeds(stream_rng(rng, STREAM), rows["rows"])
+        vectors = self._embed(weights, rows, seeds if self.config.dropout else None)
+        first, second = self._sides(rows, vectors)
+        weight = first.is_real.astype(jnp.float32)
+        count = weight.sum()
+        summed, metrics = self._contrast(first, second, self._scale(params), weight)
+        losses = {STREAM: summed / total}
+        if self.config.anchor_weight:
+            distance = self._anchor(carried, weights, rows, vectors)
+            losses[f"{STREAM}/anchor"] = self.config.anchor_weight * distance / total
+            metrics["anchor_loss"] = (distance, count)
+        return LossOutputs(losses, {f"{STREAM}/{name}": pair for name, pair in metrics.items()})
+
+    def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
+        """Wraps the optimizer so that it leaves frozen tables and unused layers as they are."""
+        if self.config.freeze_tokens:
+            inner = optax.masked(inner, lambda tree: _mapped_tables(_no, jax.tree.map(_yes, tree)))
+        if self._lower is None:
+            return inner
+        inner = optax.with_extra_args_support(inner)
+
+        def update(
+            updates: Params, state: Any, params: Params = None, **extra: Any
+        ) -> tuple[Params, Any]:
+            # Their gradients are zero, but weights may decay without one.
+            updates, state = inner.update(updates, state, params, **extra)
+            return _mapped_encoder(self._without_upper, updates), state
+
+        return optax.GradientTransformationExtraArgs(inner.init, update)
+
+    def encoder_params(self, params: Params) -> Params:
+        """Returns the weights that the encoder reads, without the temperature."""
+        return self.pretraining.encoder.params(
+            {name: value for name, value in params.items() if name != TEMPERATURE}
+        )
+
+    def _encode(
+        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None
+    ) -> list[jax.Array]:
+        return self.pretraining.encoder.encode(self.encoder_params(params), rows, dropout_seeds)
+
+    def _scale(self, params: Params) -> jax.Array:
+        """Returns the factor on the cosines, float32[]."""
+        if not self.config.learn_temperature:
+            return jnp.float32(1 / self.config.temperature)
+        return jnp.exp(jnp.minimum(params[TEMPERATURE]["scale"], math.log(_MAX_SCALE)))
+
+    def _embed(self, weights: Params, rows: Rows, seeds: jax.Array | None) -> jax.Array:
+        """Returns unit vectors of all segments of rows, float32[B, 2P, D].
+
+        Args:
+          weights: the encoder's weights.
+          rows: the rows.
+          seeds: uint32[B], seeds of dropout; None for no dropout.
+        """
+        parts = _parts(len(rows["tokens"]), self.config.chunk_rows)
+        arguments = {**rows} if seeds is None else {**rows, "seeds": seeds}
+        if parts == 1:
+            return self._vectors(weights, arguments)
+        # The scan keeps a chunk's rows and vectors. Its backward pass computes the chunk again.
+        chunk = jax.checkpoint(self._vectors, prevent_cse=False)
+        chunks = jax.tree.map(lambda x: split_rows(x, parts), arguments)
+        return joined_rows(jax.lax.map(lambda part: chunk(weights, part), chunks))
+
+    def _vectors(self, weights: Params, rows: Rows) -> jax.Array:
+        """Returns the unit vectors of the segments of a chunk; rows may have "seeds"."""
+        view = self.pretraining.encoder
+        if self._lower is not None:
+            view, weights = self._lower, _mapped_encoder(self._without_upper_layers, weights)
+        hidden = view.encode(weights, rows, rows.get("seeds"))[self._layer].astype(jnp.float32)
+        if self.config.pooling == "first":
+            columns = jnp.maximum(rows["starts"], 0)[:, :, None]
+            return directions(jnp.take_along_axis(hidden, columns, axis=1))
+        is_token = _segments(rows)
+        if self.config.pooling == "mean_without_specials":
+            tokens = rows["tokens"]
+            is_token &= ((tokens != BOS_ID) & (tokens != EOS_ID))[:, None]
+        weight = is_token.astype(jnp.float32)
+        exact = jax.lax.Precision.HIGHEST
+        # The mean's direction is that of the sum.
+        return directions(jnp.einsum("bsl,bld->bsd", weight, hidden, precision=exact))
+
+    def _sides(self, rows: Rows, vectors: jax.Array) -> tuple[in_batch.Sentences, ...]:
+        """Returns the first and the second sentences of all pairs of the rows."""
+        digests = in_batch.digests(rows["tokens"], rows["positions"], _segments(rows))
+        is_pair = _is_pair(rows)
+
+        def side(number: int) -> in_batch.Sentences:
+            arrays = vectors[:, number::2], digests[:, number::2], is_pair
+            return in_batch.Sentences(*(x.reshape(-1, *x.shape[2:]) for x in arrays))
+
+        return side(0), side(1)
+
+    def _contrast(
+        self,
+        first: in_batch.Sentences,
+        second: in_batch.Sentences,
+        scale: jax.Array,
+        weight: jax.Array,
+    ) -> tuple[jax.Array, Metrics]:
+        """Returns the sum of the pairs' losses, and metrics.
+
+        Args:
+          first: the first sentences of N pairs.
+          second: their translations.
+          scale: float32[], factor on the cosines.
+          weight: float32[N], 1 for pairs and 0 for room without one.
+        """
+        axis = _manual_axis()
+        ways = [in_batch.contrast_in_batch(first, second, scale, axis)]
+        if self.config.both_directions:
+            ways.append(in_batch.contrast_in_batch(second, first, scale, axis))
+        mean = jax.tree.map(lambda *values: sum(values) / len(ways), *ways)
+        sums = jax.tree.map(lambda values: (values * weight).sum(), mean)
+        count = weight.sum()
+        positive = (first.vectors * second.vectors).sum(axis=1)
+        return sums.loss, {
+            "contrast_loss": (sums.loss, count),
+            "accuracy": (sums.is_nearest, count),
+            "candidates": (sums.candidates, count),
+            "duplicates": (sums.duplicates, count),
+            "positive_cosine": ((positive * weight).sum(), count),
+            "negative_cosine": (sums.negative, count),
+            "temperature": (count / scale, count),
+        }
+
+    def _init_carried(self, params: Params) -> Carried:
+        """Returns a copy of the encoder's weights, without a table that stays as it is."""
+        start = jax.tree.map(jnp.copy, self.encoder_params(params))
+        if self.config.freeze_tokens:
+            start = _without_tables(start)
+        return {"start": start}
+
+    def _anchor(
+        self, carried: Carried, weights: Params, rows: Rows, vectors: jax.Array
+    ) -> jax.Array:
+        """Returns the summed squared distances of anchored sentences from their first vectors.
+
+        Args:
+          carried: the weights at the start.
+          weights: the encoder's weights.
+          rows: the rows.
+          vectors: float32[B, 2P, D], unit vectors of all segments.
+        """
+        start = carried["start"]
+        if self.config.freeze_tokens:
+            start = _with_tables_of(weights, start)
+        targets = jax.lax.stop_gradient(self._embed(jax.lax.stop_gradient(start), rows, None))
+        distances = jnp.square(vectors - targets).sum(axis=2) * jnp.repeat(_is_pair(rows), 2, 1)
+        if self.config.anchor_side == "both":
+            return distances.sum() / 2
+        return distances[:, {"first": 0, "second": 1}[self.config.anchor_side] :: 2].sum()
+
+    def _without_upper_layers(self, encoder: Params) -> Params:
+        """Returns an encoder's weights without the layers above the pooled one."""
+        return some_layers(encoder, self.encoder.config, 0, self._layer)
+
+    def _without_upper(self, updates: Params) -> Params:
+        """Returns an encoder's updates, with zeros for the layers above the pooled one."""
+
+        def zeros_above(name: str, part: Params) -> Params:
+            if name == "layers":
+                return jax.tree.map(lambda x: x.at[self._layer :].set(0), part)
+            number = name.removeprefix("layer_")
+            is_above = number.isdigit() and int(number) >= self._layer
+            return jax.tree.map(jnp.zeros_like, part) if is_above else part
+
+        return {name: zeros_above(name, part) for name, part in updates.items()}
+
+
+def _lower_encoder(
+    pretrained: SystemConfig, encoder: EncoderConfig, layers: int, vocab_size: int, dtype: Any
+) -> EncoderView:
+    """Returns the encoder of a system with its first `layers` layers alone.
+
+    Args:
+      pretrained: the system's configuration.
+      encoder: the system's encoder, one of the fields of `pretrained`.
+      layers: number of layers.
+      vocab_size: V.
+      dtype: type to compute in.
+
+    Raises:
+      ValueError: the states of lower layers are not normalised.
+    """
+    if encoder.pre_norm:
+        raise ValueError(
+            f"Contrast.layer = {layers}: a pre-norm encoder normalises the states of its last "
+            "layer alone; leave Contrast.layer out."
+        )
+    name = next(name for name, value in vars(pretrained).items() if value is encoder)
+    held_out = pretrained.held_out()  # Without what is for training alone, such as InfoXLM's queue.
+    assert held_out is not None
+    lower: Any = dataclasses.replace(encoder, num_layers=layers)
+    lowered: SystemConfig = dataclasses.replace(held_out, **{name: lower})  # type: ignore[type-var]
+    return lowered.build(vocab_size, dtype).encoder
+
+
+def _mapped_encoder(change: Callable[[Params], Params], tree: Params) -> Params:
+    """Returns weights in which `change` was applied to the part named "encoder"."""
+    return _mapped_part("encoder", change, tree)
+
+
+def _mapped_tables(change: Callable[[Any], Any], tree: Params) -> Params:
+    """Returns weights in which `change` was applied to all token tables."""
+    return _mapped_part(
+        "tokens", lambda table: jax.tree.map(change, table, is_leaf=_is_boxed), tree
+    )
+
+
+def _mapped_part(name: str, change: Callable[[Any], Any], tree: Params) -> Params:
+    """Returns nested weights in which `change` was applied to every part of this name."""
+    if not isinstance(tree, Mapping):
+        return tree
+    return {
+        key: change(part) if key == name else _mapped_part(name, change, part)
+        for key, part in tree.items()
+    }
+
+
+def _without_tables(tree: Params) -> Params:
+    """Returns nested weights without token tables, and without parts that are nothing else."""
+    if not isinstance(tree, Mapping):
+        return tree
+    parts = {key: _without_tables(part) for key, part in tree.items() if key != "tokens"}
+    return {key: part for key, part in parts.items() if not (isinstance(part, dict) and not part)}
+
+
+def _with_tables_of(weights: Params, tree: Params) -> Params:
+    """Returns weights that `_without_tables` returned, with the token tables of `weights`."""
+    if not isinstance(tree, Mapping):
+        return tree
+    return {
+        key: _with_tables_of(part, tree[key]) if key in tree else part
+        for key, part in weights.items()
+    }
+
+
+def _yes(leaf: Any) -> bool:
+    del leaf
+    return True
+
+
+def _no(leaf: Any) -> bool:
+    del leaf
+    return False
+
+
+def _is_boxed(leaf: Any) -> bool:
+    return isinstance(leaf, nn.LogicallyPartitioned)
+
+
+def _segments(rows: Rows) -> jax.Array:
+    """Returns bool[B, 2P, L], the tokens of each segment of each row."""
+    numbers = 1 + jnp.arange(rows["starts"].shape[1])
+    return rows["segment_ids"][:, None] == numbers[:, None]
+
+
+def _is_pair(rows: Rows) -> jax.Array:
+    """Returns bool[B, P], whether both sentences of a pair are there."""
+    is_there = rows["starts"] >= 0
+    return is_there[:, ::2] & is_there[:, 1::2]
+
+
+def _parts(rows: int, most: int | None) -> int:
+    """Returns into how many equal parts of at most `most` rows to divide `rows` rows."""
+    if most is None:
+        return 1
+    return next(
+        parts for parts in range(1, rows + 1) if rows % parts == 0 and rows // parts <= most
+    )
+
+
+def _manual_axis() -> str | None:
+    """Returns the mesh axis over whose parts the loss is computed apart; None if there is none."""
+    return "data" if "data" in jax.sharding.get_abstract_mesh().manual_axes else None

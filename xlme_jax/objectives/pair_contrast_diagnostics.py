@@ -1,0 +1,66 @@
+"""The diagnostics of contrast within a batch: plots, an alarm, and FLOPs."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from xlme_jax.model import flops
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import Diagnostics, Panel, Shapes
+from xlme_jax.objectives.masked_lm_diagnostics import blind_guess_alarm
+
+_PANELS = (
+    Panel(
+        "Contrast of translations: loss",
+        "good: falls far below the logarithm of the number of candidates",
+        "nats per sentence",
+        (("contrast_loss", "", "-"), ("anchor_loss", ": squared distance from the start", ":")),
+        limits=(0, None),
+    ),
+    Panel(
+        "Contrast of translations: accuracy and cosines",
+        "good: translations are nearest, and nearer than other sentences of the batch",
+        "share, cosine",
+        (
+            ("accuracy", ": accuracy", "-"),
+            ("positive_cosine", ": cosine with the translation", "--"),
+            ("negative_cosine", ": cosine with other sentences", ":"),
+        ),
+    ),
+)
+
+
+def pair_contrast_diagnostics(
+    encoder: EncoderConfig, layers: int, stream: str, anchored: bool
+) -> Diagnostics:
+    """Returns the diagnostics of a contrast of pairs.
+
+    Args:
+      encoder: the encoder.
+      layers: number of layers that are computed.
+      stream: name of the stream of pairs.
+      anchored: whether the encoder of the run's start reads the rows, too.
+    """
+    lower = dataclasses.replace(encoder, num_layers=layers)
+
+    def counted(shapes: Shapes) -> dict[str, float]:
+        """Returns the FLOPs by part, without the products of sentences, which are few."""
+        rows, length = shapes[stream]
+        forward = rows * length * flops.encoder(lower, length)
+        return {"encoder": 3.0 * forward, **({"anchor": forward} if anchored else {})}
+
+    def alarms(values: Mapping[str, float]) -> list[str]:
+        """Returns an alarm if the contrast has learned nothing."""
+        candidates = values.get(f"{stream}/candidates", math.nan)
+        if not candidates > 1:
+            return []
+        choices = round(candidates)
+        return blind_guess_alarm(
+            "The contrast has learned nothing",
+            values,
+            f"{stream}/contrast_loss",
+            choices,
+            f"{choices:,} sentences",
+        )
+
+    return Diagnostics(counted, alarms, panels=_PANELS, is_pretraining=False)
