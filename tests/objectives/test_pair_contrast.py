@@ -200,18 +200,24 @@ def test_poolings(pooling):
     np.testing.assert_allclose(vector, expected / jnp.linalg.norm(expected), atol=2e-6)
 
 
-def test_the_anchor_pulls_its_side_back_to_the_start():
-    config = dataclasses.replace(CONFIG, anchor_weight=1.0, freeze_tokens=True)
+def test_anchor_and_distillation_compare_with_the_start():
+    config = dataclasses.replace(
+        CONFIG, anchor_weight=1.0, freeze_tokens=True, distillation_weight=2.0, contrast_weight=0.0
+    )
     objective, params = built(config)
     start = meta.unbox(init_carried(objective, params))
     assert "tokens" not in start["start"]  # The table does not change: no copy.
     (_, outputs), _ = loss_of(objective, params, carried=start)
     assert ratio(outputs, "anchor_loss") == 0
     moved = jax.tree.map(lambda x: 1.1 * x + 0.02, params) | {"tokens": params["tokens"]}
-    (_, outputs), _ = loss_of(objective, moved, carried=start)
+    (loss, outputs), _ = loss_of(objective, moved, carried=start)
     vectors = [objective._embed(weights, BATCH["bitext"], None) for weights in (moved, params)]
     distance = np.square(vectors[0] - vectors[1]).sum(axis=2)[:, ::2]
     assert ratio(outputs, "anchor_loss") == pytest.approx(distance.sum() / 6, rel=1e-4)
+    from_first = np.square(vectors[0][:, 1::2] - vectors[1][:, ::2]).sum(axis=2)
+    distilled = from_first.sum(where=BATCH["bitext"]["starts"][:, 1::2] >= 0) / 6
+    assert ratio(outputs, "distillation_loss") == pytest.approx(distilled, rel=1e-4)
+    assert loss == pytest.approx(ratio(outputs, "anchor_loss") + 2 * distilled, rel=1e-4)
     assert objective.carry.next(moved, start, {}) is start
 
 
@@ -240,6 +246,7 @@ def test_a_learned_temperature_starts_where_it_is_set():
     [
         ({"temperature": 0.0}, "Contrast.temperature = 0.0 must be positive"),
         ({"temperature": 0.001, "learn_temperature": True}, "is below 0.01, the least"),
+        ({"contrast_weight": 0.0}, "one of anchor_weight, distillation_weight, contrast_weight"),
         ({"layer": 4}, "Contrast.layer = 4 is above the encoder's last: Encoder.num_layers = 3"),
         ({"pretrained": CONFIG}, "is not a pre-training objective"),
         (

@@ -346,3 +346,16 @@ def init_carried(objective: Objective, params: Params) -> Carried:
 def stream_rng(rng: jax.Array, stream: str) -> jax.Array:
     """Returns the random key of a stream, independent of the other streams and their order."""
     return jax.random.fold_in(rng, zlib.crc32(stream.encode()))
+
+
+def split_rows(x: jax.Array, parts: int) -> jax.Array:
+    """Returns `parts` parts of the rows: [B, ...] -> [parts, B / parts, ...].
+
+    Each part has every `parts`-th row, so that it has rows of all devices and none moves.
+    """
+    return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+
+
+def joined_rows(x: jax.Array) -> jax.Array:
+    """Returns the rows of all parts in order, the inverse of `split_rows`: [B, ...]."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

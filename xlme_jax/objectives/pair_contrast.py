@@ -1,8 +1,8 @@
 """Contrast of translation pairs alone, which makes a sentence encoder of any encoder.
 
 The stream "bitext" has both sentences of a pair as separate segments of a row ("sides"). Each
-sentence chooses its translation among those of the whole batch, over all devices. With an anchor,
-`carried` is {"start": the weights of the encoder that the run started from}.
+sentence chooses its translation among those of the whole batch, over all devices. With an anchor
+or distillation, `carried` is {"start": the weights of the encoder that the run started from}.
 """
 
 import dataclasses
@@ -33,6 +33,8 @@ from xlme_jax.objectives.base import (
     StreamInput,
     Totals,
     WarmStart,
+    joined_rows,
+    split_rows,
     stream_rng,
 )
 from xlme_jax.objectives.masked_lm import check_lengths
@@ -40,7 +42,6 @@ from xlme_jax.objectives.pair_contrast_diagnostics import pair_contrast_diagnost
 from xlme_jax.objectives.system_config import SystemConfig, TunedConfig
 from xlme_jax.ops import dropout, in_batch
 from xlme_jax.ops.contrast import directions
-from xlme_jax.ops.row_parts import joined_rows, split_rows
 from xlme_jax.validation.fields import check_at_least, check_below_one, check_choices
 
 STREAM = "bitext"
@@ -77,6 +78,11 @@ class ContrastConfig(TunedConfig):
         (Reimers and Gurevych 2020, Sec. 3). 0 for no anchor, which costs a third of a step.
       anchor_side: the sentences that are anchored. Tasks are named for their sides: in "en-yo" the
         first one is English.
+      distillation_weight: weight of the squared distance between a second sentence's unit vector
+        and the one that the encoder gave the first sentence at the start of the run. With
+        `anchor_weight` it is multilingual distillation (Reimers and Gurevych 2020, Eq. 1), whose
+        teacher is the encoder of the start.
+      contrast_weight: weight of the contrast; 0 for distillation alone.
     """
 
     pretrained: Any
@@ -90,6 +96,8 @@ class ContrastConfig(TunedConfig):
     freeze_tokens: bool = False
     anchor_weight: float = 0.0
     anchor_side: Literal["first", "second", "both"] = "first"
+    distillation_weight: float = 0.0
+    contrast_weight: float = 1.0
 
     def __post_init__(self) -> None:
         check_choices(self, "Contrast")
@@ -101,7 +109,10 @@ class ContrastConfig(TunedConfig):
                 "the run to start from: --gin.INIT_FROM=\"'MODEL_DIR'\"."
             )
         check_at_least(self, "Contrast", 1, "layer", "chunk_rows")
-        check_at_least(self, "Contrast", 0, "anchor_weight")
+        weights = ("anchor_weight", "distillation_weight", "contrast_weight")
+        check_at_least(self, "Contrast", 0, *weights)
+        if not any(getattr(self, name) for name in weights):
+            raise ValueError(f"Contrast: one of {', '.join(weights)} must be above 0.")
         check_below_one(self, "Contrast", "dropout")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ValueError(f"Contrast.temperature = {self.temperature} must be positive.")
@@ -111,16 +122,22 @@ class ContrastConfig(TunedConfig):
                 "that is learned; raise it, or set Contrast.learn_temperature = False."
             )
 
+    @property
+    def reads_start(self) -> bool:
+        """Whether the loss compares vectors with those of the encoder that the run started from."""
+        return self.anchor_weight > 0 or self.distillation_weight > 0
+
     def with_dropout(self, rate: float) -> "ContrastConfig":
         """Returns the configuration with another dropout in the encoder."""
         return dataclasses.replace(self, dropout=rate)
 
     def held_out(self) -> "ContrastConfig":
-        """Returns the configuration for held-out pairs: without dropout, and without an anchor.
+        """Returns the configuration for held-out pairs: the contrast alone, without dropout.
 
-        The start of the run is no longer known there.
+        The encoder of the run's start is not known there.
         """
-        return dataclasses.replace(self.with_dropout(0.0), anchor_weight=0.0)
+        alone = {"anchor_weight": 0.0, "distillation_weight": 0.0, "contrast_weight": 1.0}
+        return dataclasses.replace(self.with_dropout(0.0), **alone)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "PairContrast":
         """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
@@ -148,7 +165,7 @@ class PairContrast(PlainObjective):
         self._lower: EncoderView | None = None  # None: the whole encoder.
         if self._layer < view.config.num_layers:
             self._lower = _lower_encoder(pretrained, view.config, self._layer, vocab_size, dtype)
-        if config.anchor_weight:
+        if config.reads_start:
             self.carry = Carry(self._init_carried, lambda params, carried, per_row: carried)
 
     @property
@@ -161,7 +178,7 @@ class PairContrast(PlainObjective):
     def diagnostics(self) -> Diagnostics:
         """FLOPs by part, an alarm, and plots of loss, accuracy and cosines."""
         return pair_contrast_diagnostics(
-            self.encoder.config, self._layer, STREAM, bool(self.config.anchor_weight)
+            self.encoder.config, self._layer, STREAM, self.config.reads_start
         )
 
     def init(self, rng: jax.Array) -> Params:
@@ -210,11 +227,15 @@ class PairContrast(PlainObjective):
         weight = first.is_real.astype(jnp.float32)
         count = weight.sum()
         summed, metrics = self._contrast(first, second, self._scale(params), weight)
-        losses = {STREAM: summed / total}
-        if self.config.anchor_weight:
-            distance = self._anchor(carried, weights, rows, vectors)
-            losses[f"{STREAM}/anchor"] = self.config.anchor_weight * distance / total
-            metrics["anchor_loss"] = (distance, count)
+        losses = {STREAM: self.config.contrast_weight * summed / total}
+        if self.config.reads_start:
+            weights_of = {
+                "anchor": self.config.anchor_weight,
+                "distillation": self.config.distillation_weight,
+            }
+            for name, distance in self._distances(carried, weights, rows, vectors).items():
+                losses[f"{STREAM}/{name}"] = weights_of[name] * distance / total
+                metrics[f"{name}_loss"] = (distance, count)
         return LossOutputs(losses, {f"{STREAM}/{name}": pair for name, pair in metrics.items()})
 
     def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -337,25 +358,40 @@ class PairContrast(PlainObjective):
             start = _without_tables(start)
         return {"start": start}
 
-    def _anchor(
+    def _distances(
         self, carried: Carried, weights: Params, rows: Rows, vectors: jax.Array
-    ) -> jax.Array:
-        """Returns the summed squared distances of anchored sentences from their first vectors.
+    ) -> dict[str, jax.Array]:
+        """Returns summed squared distances from vectors of the encoder of the run's start.
 
         Args:
           carried: the weights at the start.
           weights: the encoder's weights.
           rows: the rows.
           vectors: float32[B, 2P, D], unit vectors of all segments.
+
+        Returns:
+          {"anchor": distance of the anchored sentences from their own first vectors,
+          "distillation": distance of second sentences from those of first sentences}, without
+          those that have no weight.
         """
         start = carried["start"]
         if self.config.freeze_tokens:
             start = _with_tables_of(weights, start)
         targets = jax.lax.stop_gradient(self._embed(jax.lax.stop_gradient(start), rows, None))
-        distances = jnp.square(vectors - targets).sum(axis=2) * jnp.repeat(_is_pair(rows), 2, 1)
-        if self.config.anchor_side == "both":
-            return distances.sum() / 2
-        return distances[:, {"first": 0, "second": 1}[self.config.anchor_side] :: 2].sum()
+        is_pair = _is_pair(rows)
+
+        def distance(side: int, target_side: int) -> jax.Array:
+            differences = vectors[:, side::2] - targets[:, target_side::2]
+            return (jnp.square(differences).sum(axis=2) * is_pair).sum()
+
+        distances = {}
+        if self.config.anchor_weight:
+            sides = {"first": (0,), "second": (1,), "both": (0, 1)}[self.config.anchor_side]
+            anchored = [distance(side, side) for side in sides]
+            distances["anchor"] = sum(anchored, start=jnp.zeros(())) / len(sides)
+        if self.config.distillation_weight:
+            distances["distillation"] = distance(1, 0)
+        return distances
 
     def _without_upper_layers(self, encoder: Params) -> Params:
         """Returns an encoder's weights without the layers above the pooled one."""

@@ -14,7 +14,11 @@ _PANELS = (
         "Contrast of translations: loss",
         "good: falls far below the logarithm of the number of candidates",
         "nats per sentence",
-        (("contrast_loss", "", "-"), ("anchor_loss", ": squared distance from the start", ":")),
+        (
+            ("contrast_loss", "", "-"),
+            ("anchor_loss", ": squared distance from the start", ":"),
+            ("distillation_loss", ": squared distance from the teacher", "--"),
+        ),
         limits=(0, None),
     ),
     Panel(
@@ -31,7 +35,7 @@ _PANELS = (
 
 
 def pair_contrast_diagnostics(
-    encoder: EncoderConfig, layers: int, stream: str, anchored: bool
+    encoder: EncoderConfig, layers: int, stream: str, reads_start: bool
 ) -> Diagnostics:
     """Returns the diagnostics of a contrast of pairs.
 
@@ -39,7 +43,7 @@ def pair_contrast_diagnostics(
       encoder: the encoder.
       layers: number of layers that are computed.
       stream: name of the stream of pairs.
-      anchored: whether the encoder of the run's start reads the rows, too.
+      reads_start: whether the encoder of the run's start reads the rows, too.
     """
     lower = dataclasses.replace(encoder, num_layers=layers)
 
@@ -47,7 +51,8 @@ def pair_contrast_diagnostics(
         """Returns the FLOPs by part, without the products of sentences, which are few."""
         rows, length = shapes[stream]
         forward = rows * length * flops.encoder(lower, length)
-        return {"encoder": 3.0 * forward, **({"anchor": forward} if anchored else {})}
+        parts = {"encoder": 3.0 * forward}
+        return {**parts, "encoder of the start": forward} if reads_start else parts
 
     def alarms(values: Mapping[str, float]) -> list[str]:
         """Returns an alarm if the contrast has learned nothing."""

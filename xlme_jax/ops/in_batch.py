@@ -22,7 +22,7 @@ class Sentences(NamedTuple):
     is_real: jax.Array
 
 
-class Choices(NamedTuple):
+class BatchContrast(NamedTuple):
     """What `contrast_in_batch` returns, float32[N] each.
 
     Attributes:
@@ -42,7 +42,7 @@ class Choices(NamedTuple):
 
 def contrast_in_batch(
     queries: Sentences, keys: Sentences, scale: jax.Array, axis: str | None = None
-) -> Choices:
+) -> BatchContrast:
     """Lets each query choose its key among the keys of all pairs of the batch.
 
     This is the multiple negatives ranking loss (Henderson et al. 2017, Sec. 4.4). Two kinds of keys
@@ -57,7 +57,7 @@ def contrast_in_batch(
         the arrays hold the whole batch.
 
     Returns:
-      The choices of the N queries.
+      What the N queries choose.
     """
     all_queries, all_keys, first = queries, keys, jnp.zeros((), jnp.int32)
     if axis is not None:
@@ -80,7 +80,7 @@ def contrast_in_batch(
     # A query without negatives chooses among one key: its loss is 0.
     mass = jnp.where(count > 0, jax.nn.logsumexp(jnp.where(count[:, None] > 0, negatives, 0), 1), 0)
     loss = jnp.where(count > 0, jnp.logaddexp(positive * scale, mass) - positive * scale, 0)
-    return Choices(
+    return BatchContrast(
         loss,
         (positive * scale > negatives.max(axis=1)).astype(jnp.float32),
         1.0 + count,

@@ -26,9 +26,10 @@ from xlme_jax.objectives.base import (
     Params,
     PerRow,
     Totals,
+    joined_rows,
+    split_rows,
 )
 from xlme_jax.objectives.readings import Reading
-from xlme_jax.ops.row_parts import joined_rows, split_rows
 from xlme_jax.training import task_losses
 from xlme_jax.training.mesh import rules_within_replica
 
