@@ -104,8 +104,9 @@ class TrainConfig:
             raise ValueError(f"Train.data_cache = {self.data_cache!r} must be on a local disk.")
         if self.data_cache_gb < 0:
             raise ValueError(f"Train.data_cache_gb = {self.data_cache_gb} must not be negative.")
-        for field in ("epochs", "evaluate_epochs"):
-            if (passes := getattr(self, field)) is not None and passes <= 0:
+        passes_by_field = {"epochs": self.epochs, "evaluate_epochs": self.evaluate_epochs}
+        for field, passes in passes_by_field.items():
+            if passes is not None and passes <= 0:
                 raise ValueError(f"Train.{field} = {passes} must be positive.")
         names = [stream.name for stream in self.streams]
         if len(set(names)) < len(names):
@@ -150,8 +151,10 @@ class TrainConfig:
                 f"the row. Leave {name}/Joint.positions out."
             )
         if isinstance(layout, Translations):
-            for field in ("languages", "directions"):
-                of_stream, of_objective = getattr(layout, field), getattr(expected, field)
+            for field, of_stream, of_objective in (
+                ("languages", layout.languages, expected.languages),
+                ("directions", layout.directions, expected.directions),
+            ):
                 if of_stream != of_objective:
                     raise ValueError(
                         f"{name}/Translations.{field} = {of_stream!r}, and the objective has "
@@ -162,16 +165,19 @@ class TrainConfig:
                 f"Stream {name!r} does not say where its sentences begin; set "
                 f"{name}/Sides.pairs_per_row, the most pairs in a row."
             )
-        if stream.robust is None:
-            return
+        if stream.robust is not None:
+            self._check_robust(name, stream.robust.updates, expected)
+
+    def _check_robust(self, name: str, updates: int, expected: StreamInput) -> None:
+        """Raises ValueError if a stream cannot be sampled by losses, with so many updates."""
         if not expected.task_losses:
             raise ValueError(
                 f"Stream {name!r} has robust sampling, and this objective does not compute the "
                 f"losses of its tasks; leave {name}/PairStream.robust out."
             )
-        if self.loop.train_steps <= stream.robust.updates:
+        if self.loop.train_steps <= updates:
             raise ValueError(
-                f"RobustSampling.updates = {stream.robust.updates} must be less than TRAIN_STEPS = "
+                f"RobustSampling.updates = {updates} must be less than TRAIN_STEPS = "
                 f"{self.loop.train_steps}: each phase needs a step."
             )
 

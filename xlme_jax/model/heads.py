@@ -29,7 +29,7 @@ class TokenTable(nn.Module):
 
 
 class PositionTable(nn.Module):
-    """Learned absolute position embeddings [max_length, E]."""
+    """Learned absolute embeddings of `max_length` positions, each of the size E = `size`."""
 
     max_length: int
     size: int

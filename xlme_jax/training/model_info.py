@@ -2,7 +2,7 @@
 
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -134,9 +134,13 @@ def describe(
         "",
         f"{'weight':60} {'shape':>20} {'sharding':>36} {'bytes/device':>14}",
     ]
-    for path, leaf in jax.tree_util.tree_flatten_with_path(abstract.params)[0]:
+    return "\n".join([*lines, *_weight_lines(abstract.params)]) + "\n"
+
+
+def _weight_lines(params: Params) -> Iterator[str]:
+    """Yields a line for each weight, given as a ShapeDtypeStruct with a sharding."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         name = ".".join(key.key for key in path)
         spec = ", ".join(str(axis) for axis in leaf.sharding.spec) or "replicated"
         size = bytes_per_device(leaf)
-        lines.append(f"{name:60} {leaf.shape!s:>20} {spec:>36} {size:14,}")
-    return "\n".join(lines) + "\n"
+        yield f"{name:60} {leaf.shape!s:>20} {spec:>36} {size:14,}"

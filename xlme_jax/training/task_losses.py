@@ -55,12 +55,12 @@ def summed(losses: Mapping[str, TaskLosses], task_counts: Mapping[str, int]) -> 
     for name, tokens in losses.items():
         if (count := task_counts.get(name.split("/")[0])) is None:
             continue
-        numbers = tokens.tasks.ravel()
-        top, bottom = (
-            jax.ops.segment_sum(x.astype(jnp.float32).ravel(), numbers, count)
-            for x in (tokens.losses, tokens.is_counted)
+        tasks = tokens.tasks.ravel()
+        loss_sums, token_counts = (
+            jax.ops.segment_sum(values.astype(jnp.float32).ravel(), tasks, count)
+            for values in (tokens.losses, tokens.is_counted)
         )
-        sums[_PREFIX + name] = top, bottom
+        sums[_PREFIX + name] = loss_sums, token_counts
     return sums
 
 

@@ -48,11 +48,11 @@ def item_lengths_in_halves(ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return 2 * np.maximum(first, sizes - first + 1)
 
 
-def shortest_item(layout: Layout, pair: int, partner: int) -> int:
-    """Returns the length of the item made from a pair of `pair` tokens, or a lower bound.
+def item_length(layout: Layout, pair: int, partner: int) -> int:
+    """Returns the tokens of the item made from a stored pair of `pair` tokens.
 
-    With mixup, the item also contains a pair of `partner` tokens; otherwise `partner` is unused.
-    For the shortest pairs of the data, this is the length of the shortest item.
+    With mixup, a stored pair of `partner` tokens is in the item too. The result is a lower bound if
+    the sides of the item lie in different halves of a row (`item_lengths_in_halves`).
     """
     return int(item_lengths(np.array([pair, partner][: layout.pairs_per_item]), layout)[0])
 
@@ -117,8 +117,8 @@ def lay_out_restarting(
     first = _first_sides(ids, sizes)
     sides = np.stack([first, sizes - first], axis=1).ravel()
     segments = np.arange(len(sizes)) - np.searchsorted(rows, rows) + 1
-    twice = np.repeat(rows, 2), count, length, np.repeat(segments, 2)
-    return packing.lay_out_pieces(ids, sides, *twice)
+    rows, segments = np.repeat(rows, 2), np.repeat(segments, 2)  # Of sides.
+    return packing.lay_out_pieces(ids, sides, rows, count, length, segments)
 
 
 def lay_out_in_halves(
@@ -143,8 +143,10 @@ def lay_out_in_halves(
     for side in (0, 1):
         indices = numbers[side::2]
         text = ids[ranges(starts[indices], sizes[indices])]
-        arguments = sizes[indices], rows[indices], count, length // 2, segments[indices]
-        halves.append(packing.lay_out_pieces(text, *arguments))
+        half = packing.lay_out_pieces(
+            text, sizes[indices], rows[indices], count, length // 2, segments[indices]
+        )
+        halves.append(half)
     return {name: np.concatenate([half[name] for half in halves], axis=1) for name in halves[0]}
 
 

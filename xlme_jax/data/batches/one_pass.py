@@ -65,7 +65,8 @@ class OnePass:
         if isinstance(stream, PairStream):
             stream = dataclasses.replace(stream, robust=None)  # Without task numbers.
         self.stream = stream
-        sampler, shard = _EachOnce(examples_per_task(reader.tasks, stream)), ProcessShard(0, 1)
+        sampler = _EachOnce(examples_per_task(reader.tasks, stream))
+        shard = ProcessShard(0, 1)
         self._read: ReadText | ReadPairs
         self._planned: Sequence[Any]
         if isinstance(stream, TextStream):

@@ -253,7 +253,7 @@ def task_weights(tasks: Sequence[TaskInfo], stream: PairStream) -> np.ndarray:
 def check_feasible(
     languages: Sequence[str], counts: np.ndarray, alpha: float, every_pair: bool = True
 ) -> None:
-    """Raises ValueError, naming a language, if the languages' shares are infeasible.
+    """Checks that the languages' shares are feasible.
 
     They are feasible if no group of languages has a larger share than all its partners together
     (Hall's condition), which a maximum flow through the pairs decides.
@@ -263,6 +263,9 @@ def check_feasible(
       counts: symmetric float64[L, L] with a zero diagonal.
       alpha: see `marginals`.
       every_pair: whether every pair must also get a positive share.
+
+    Raises:
+      ValueError: a group's share is too large; the message names its languages and a remedy.
     """
     if alpha == 1:  # The data distribution is feasible.
         return
@@ -355,12 +358,18 @@ def _path(
 ) -> tuple[tuple[list[int], list[int]] | None, np.ndarray]:
     """Searches for a shortest augmenting path from one language.
 
+    The path goes from a left language to a partner on the right, and back to a left language that
+    sends flow there, until a right language has demand.
+
+    Args:
+      support: symmetric bool[L, L], the existing pairs.
+      flow: int64[L, L], from left languages to right ones.
+      demand: int64[L], what right languages lack.
+      start: the left language that the path begins with.
+
     Returns:
       `(path, reached)`: the left and the right languages on the path, None if there is no path; and
       bool[L], the left languages that the search reached.
-
-    The path goes from a left language to a partner on the right, and back to a left language that
-    sends flow there.
     """
     count = len(demand)
     left_from, right_from = np.full(count, -1), np.full(count, -1)

@@ -145,7 +145,7 @@ def _fitting_tasks(tasks: tuple[TaskInfo, ...], stream: PairStream) -> tuple[Tas
       PreparedDataError: no task has such a pair.
     """
     partner = min(task.shortest for task in tasks)
-    shortest = [layouts.shortest_item(stream.layout, task.shortest, partner) for task in tasks]
+    shortest = [layouts.item_length(stream.layout, task.shortest, partner) for task in tasks]
     if min(shortest) > stream.length:
         raise PreparedDataError(
             f"stream {stream.name!r}: no pair fits length={stream.length}, the shortest has "

@@ -162,7 +162,8 @@ class Stream(abc.ABC):
 class TextStream(Stream):
     """Running text of one language per document, in rows that documents are cut into.
 
-    `alpha` weights tokens: rows are cut from the text, documents are not drawn.
+    The size of a task, of which `alpha` is the exponent, is its number of tokens, because rows are
+    cut from the text and documents are not drawn.
 
     Attributes:
       split_pieces: whether each piece of a document in a row is split in two segments
@@ -306,11 +307,12 @@ class PairStream(Stream):
 class LabelledStream(Stream):
     """Labelled examples, one per row.
 
-    `alpha` weights examples.
+    The size of a task, of which `alpha` is the exponent, is its number of examples.
 
     Attributes:
-      by_length: sorts the examples of so many batches by length, and divides them anew, in random
-        order: with rows of like lengths, batches have less padding. 1 keeps the order of the draws.
+      by_length: number of batches whose examples are sorted by length and divided anew into
+        batches, which follow in random order: with rows of like lengths, batches have less padding.
+        1 keeps the order of the draws.
     """
 
     kind: ClassVar[str] = "labelled"

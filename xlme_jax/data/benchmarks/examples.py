@@ -84,7 +84,7 @@ class QuestionExample:
     def span(self) -> tuple[int, int] | None:
         """Characters [begin, end) of the first answer with a known start, which is trained on.
 
-        None if no answer has one.
+        The span is None if no answer has a known start.
         """
         known = ((a.start, a.start + len(a.text)) for a in self.answers if a.start is not None)
         return next(known, None)

@@ -102,7 +102,10 @@ def _is_one_file(directory: pathlib.Path, group: Sequence[TaskInfo]) -> bool:
 
 
 def _copy(directory: pathlib.Path, group: Sequence[TaskInfo]) -> list[TaskInfo]:
-    """Copies the records of tasks of one kind to a shared file; returns rows that name it."""
+    """Copies the records of tasks of one kind to a shared file; returns rows that name it.
+
+    The lengths of pairs and of labelled examples go to a second file.
+    """
     reader = TaskReader(OpenFiles(directory, 1, "", _READ_AHEAD), group)
     counts = np.array([sum(shard.records for shard in task.shards) for task in group], np.int64)
     lengths = []
@@ -118,19 +121,34 @@ def _copy(directory: pathlib.Path, group: Sequence[TaskInfo]) -> list[TaskInfo]:
             if group[0].lengths:
                 lengths.append(reader.lengths(tasks, records))
         writer.close()
-        file, lengths_file = _move_to_final_name(directory, stage, ".arrayrecord"), None
+        file = _move_to_final_name(directory, stage, ".arrayrecord")
+        lengths_file: FileInfo | None = None
         if lengths:
             stage.write_bytes(npy(np.concatenate(lengths)))
             lengths_file = _move_to_final_name(directory, stage, "-lengths.npy")
-    rows, end = [], 0
+    return _rows_in(group, file, lengths_file)
+
+
+def _rows_in(
+    group: Sequence[TaskInfo], file: FileInfo, lengths_file: FileInfo | None
+) -> list[TaskInfo]:
+    """Returns the rows of tasks whose records follow one another in a shared file.
+
+    Args:
+      group: Rows of the tasks, which name the files that were copied.
+      file: The file of the records of all tasks.
+      lengths_file: The file of their lengths; None if the tasks have no lengths.
+    """
+    rows = []
+    end = 0  # Of the records so far.
     for task in group:
         shards, first = [], end
         # Each shard stays an entry of its own, as its last page may be short.
         for shard in task.shards:
             shards.append(_part(file, end, shard.records, shard.tokens))
             end += shard.records
-        part = lengths_file and _part(lengths_file, first, end - first, task.tokens)
-        rows.append(dataclasses.replace(task, shards=tuple(shards), lengths=part))
+        lengths = lengths_file and _part(lengths_file, first, end - first, task.tokens)
+        rows.append(dataclasses.replace(task, shards=tuple(shards), lengths=lengths))
     return rows
 
 

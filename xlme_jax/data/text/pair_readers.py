@@ -76,6 +76,20 @@ def moses_units(src_path: str | Path, tgt_path: str | Path, report: ReadReport) 
     return _aligned_units(names, lines, "empty side")
 
 
+def _scored_units(names: Sequence[str], lines: Sequence[Lines], min_score: float | None) -> Units:
+    """Returns the units of two texts, those with a lower score than `min_score` as skipped.
+
+    Args:
+      names: names of the two texts, and of their scores if there are any.
+      lines: their lines.
+      min_score: the least score; None if scores do not matter.
+    """
+    units: Units = _aligned_units(names[:2], lines[:2], "empty side")
+    if len(lines) > 2 and min_score is not None:
+        return pair_scores.above(units, lines[2], min_score, (names[0], names[2]))
+    return units
+
+
 def zip_units(
     zip_path: str | Path,
     lang1: str,
@@ -109,11 +123,7 @@ def zip_units(
                         raw = opened.enter_context(archive.open(member))
                         blocks = decompressed_blocks(raw, name, allowance)
                         lines.append(reading.aligned_lines(blocks, name, report))
-                    units: Units = _aligned_units(names[:2], lines[:2], "empty side")
-                    if len(lines) > 2 and min_score is not None:
-                        text_and_scores = names[0], names[2]
-                        units = pair_scores.above(units, lines[2], min_score, text_and_scores)
-                    yield from units
+                    yield from _scored_units(names, lines, min_score)
     except DataError:
         raise
     except _ZIP_DAMAGE as error:

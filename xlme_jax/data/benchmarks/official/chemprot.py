@@ -188,10 +188,10 @@ def _mentions(
     file = _file_beside(path, "entities")
     file_skips = Skips(file, skips.report)
     mentions: _Mentions = {}
-    for line, (pmid, id, type, begin, end, text) in _rows(file, 6, file_skips):
-        is_chemical = type == "CHEMICAL"
-        if pmid not in abstracts or not (is_chemical or type.startswith("GENE")):
-            problem = f"entity type {type!r}" if pmid in abstracts else f"no abstract {pmid}"
+    for line, (pmid, identity, entity, begin, end, text) in _rows(file, 6, file_skips):
+        is_chemical = entity == "CHEMICAL"
+        if pmid not in abstracts or not (is_chemical or entity.startswith("GENE")):
+            problem = f"entity type {entity!r}" if pmid in abstracts else f"no abstract {pmid}"
             raise DataError(f"{file}, line {line}: {problem} in {path.name}; download both again")
         if not (begin.isdigit() and end.isdigit()):
             raise DataError(f"{file}, line {line}: {begin!r} and {end!r} must be whole numbers")
@@ -199,7 +199,7 @@ def _mentions(
         at_offset = abstracts[pmid].text[mention.begin : mention.end]
         is_there = bool(at_offset) and at_offset == text
         is_used = is_there or split != "train"
-        mentions.setdefault(pmid, {})[id] = mention if is_used else None
+        mentions.setdefault(pmid, {})[identity] = mention if is_used else None
         if not is_there:
             reason, detail = "entity not at its offset", f"{text!r}: {at_offset!r}"
             if is_used:

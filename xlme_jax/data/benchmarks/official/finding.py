@@ -239,32 +239,45 @@ class Official:
         report: ReadReport,
     ) -> list[Example]:
         """Returns the examples of one language in one split; see `Benchmark.read`."""
-        files = self._files(folder)
-        if language not in files.get(split, {}):
-            there = "; ".join(
-                f"{s}: {', '.join(languages)}" for s, languages in self.available(folder).items()
-            )
-            looked = ", ".join(sorted({layout.path for layout in self.layouts}))
-            raise DataError(
-                f"{folder}: no file for split {split!r}, language {language!r}; available: "
-                f"{there or 'none'} (expected {looked})"
-            )
-        layout, paths = files[split][language]
+        layout, paths = self._files_of(folder, split, language)
+        read_as = "train" if split == TRANSLATED else split
         examples: list[Example] = []
         for path in paths:
             skips = Skips(path, report)
-            read_as = "train" if split == TRANSLATED else split
-            some = layout.format.read(path, read_as, language, labels, skips)
-            if not some:
+            of_file = layout.format.read(path, read_as, language, labels, skips)
+            if not of_file:
                 raise DataError(
                     f"{path}: no example of {language!r} in this file (skipped: {skips.total}); "
                     "download it again or remove the language"
                 )
             if len(paths) > 1:
-                some = [dataclasses.replace(e, id=f"{path.stem}:{e.id}") for e in some]
-            examples += some
+                of_file = [
+                    dataclasses.replace(example, id=f"{path.stem}:{example.id}")
+                    for example in of_file
+                ]
+            examples += of_file
         report.read += len(examples)
         return examples
+
+    def _files_of(
+        self, folder: str | Path, split: str, language: str
+    ) -> tuple[Layout, Sequence[Path]]:
+        """Returns the layout and the files of one language in one split.
+
+        Raises:
+          DataError: there is no folder, or no such file in it; lists what there is.
+        """
+        files = self._files(folder)
+        if language in files.get(split, {}):
+            return files[split][language]
+        available = "; ".join(
+            f"{name}: {', '.join(languages)}" for name, languages in self.available(folder).items()
+        )
+        expected = ", ".join(sorted({layout.path for layout in self.layouts}))
+        raise DataError(
+            f"{folder}: no file for split {split!r}, language {language!r}; available: "
+            f"{available or 'none'} (expected {expected})"
+        )
 
 
 # Stands for a line that cannot be read.
