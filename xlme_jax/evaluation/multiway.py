@@ -231,13 +231,16 @@ class Multiway(Measure):
         counts: Mapping[str, int],
         report: ReadReport,
     ) -> Outcome:
-        """Returns the outcome, with a TSV file of the figures at the headline's layer.
+        """Returns the outcome, with a TSV file of the figures at the headline's layer (`_tsv`).
 
-        The file has a line for each language, pair and mean, with family and number of sentences.
+        Args:
+          results: results of the model, at every layer, and of chance, at none.
+          headline: layer of the headline.
+          counts: {language or pair: number of sentences}.
+          report: counts of what was skipped or repaired.
         """
         task = self.about.name
         rows: dict[str, dict[str, float]] = {}
-        values: dict[str, float] = {}
         for result in results:
             if result.readout != readouts.RAW or result.layer not in (headline, None):
                 continue
@@ -245,21 +248,30 @@ class Multiway(Measure):
                 continue
             metric = result.metric if result.system == "model" else "chance"
             rows.setdefault(result.language, {})[metric] = result.value
-            if result.language == MEAN:
-                values[f"{task}/{metric}"] = result.value
-        metrics = ("accuracy_forward", "accuracy_backward", "xsim_forward", "xsim_backward")
-        lines = ["\t".join(("language", "family", "sentences", *metrics))]
-        for name, of_name in rows.items():
-            count = str(counts[name]) if name in counts else ""
-            cells = (f"{of_name[metric]:.4f}" for metric in metrics)
-            lines.append("\t".join((name, family(name), count, *cells)))
+        values = {f"{task}/{metric}": value for metric, value in rows.get(MEAN, {}).items()}
         return Outcome(
             tuple(results),
             values,
-            {f"{task}_languages.tsv": "\n".join(lines) + "\n"},
+            {f"{task}_languages.tsv": _tsv(rows, counts)},
             dict(report.skipped),
             repaired=dict(report.repaired),
         )
+
+
+def _tsv(rows: Mapping[str, Mapping[str, float]], counts: Mapping[str, int]) -> str:
+    """Returns a TSV file with a line for each language, pair and mean.
+
+    Args:
+      rows: {language, pair or mean: {metric: value}}.
+      counts: {language or pair: number of sentences}.
+    """
+    metrics = ("accuracy_forward", "accuracy_backward", "xsim_forward", "xsim_backward")
+    lines = ["\t".join(("language", "family", "sentences", *metrics))]
+    for name, values in rows.items():
+        count = str(counts[name]) if name in counts else ""
+        cells = (f"{values[metric]:.4f}" for metric in metrics)
+        lines.append("\t".join((name, family(name), count, *cells)))
+    return "\n".join(lines) + "\n"
 
 
 @functools.cache

@@ -252,13 +252,8 @@ def _search(
 ) -> dict[str, Found]:
     """Returns what `search` returns, for one layer: arrays [N] instead of [K, N].
 
-    Args:
-      source: [N, D], embeddings of N texts.
-      target: [N, D], embeddings of their translations.
-      centres: means of the two languages, [D] each; None only if no readout needs them.
-      rotation: [D, D]; None only if "procrustes" is not computed.
-      names: readouts to compute.
-      margins: as in `search`.
+    Its arguments lack the axis of layers too: embeddings are [N, D], means [D] each, a rotation is
+    [D, D]. None of these is missing that a readout in `names` needs.
     """
     count = len(source)
     sizes = np.array([count, count], np.int32)
@@ -288,14 +283,9 @@ def _in_space(
     centres: Centres | None,
     rotation: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the embeddings of both sides, [N, D] each, that are compared in a space.
+    """Returns the embeddings [N, D] of both sides as a space of `_SPACES` compares them.
 
-    Args:
-      space: a key of `_SPACES`.
-      source: [N, D].
-      target: [N, D].
-      centres: means of the two languages, [D] each; not None for "centred" and "rotated".
-      rotation: [D, D]; not None for "rotated".
+    `centres`, [D] each, and `rotation`, [D, D], are not read if the space does not need them.
     """
     if space == "raw":
         return source, target

@@ -500,8 +500,9 @@ def layer_results(
                 mean = np.mean([accuracies[m][readout][metric] for m in members], axis=0)
                 how = setting.format(DESCRIPTIONS[readout])
                 results += [
-                    Result(task, name, metric, float(value), split, layer, setting=how,
-                           readout=readout)
+                    Result(
+                        task, name, metric, float(value), split, layer, setting=how, readout=readout
+                    )
                     for layer, value in enumerate(mean, first_layer)
-                ]  # fmt: skip
+                ]
     return results

@@ -63,18 +63,6 @@ _READ_AT_ONCE = 1024
 _log = logging.getLogger(__name__)
 
 
-def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
-    """Returns accuracy@1 by cosine: of sources among targets, and of targets among sources.
-
-    Args:
-      source: [N, D], embeddings.
-      target: [N, D], embeddings; row i is the translation of row i of `source`.
-    """
-    by_readout = readouts.search(source[None], target[None], readouts=(readouts.RAW,))
-    accuracies = readouts.accuracies(by_readout[readouts.RAW])
-    return float(accuracies["forward"][0]), float(accuracies["backward"][0])
-
-
 def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
     """Returns an evaluator that also reports the results of the parameters of step 0.
 
