@@ -216,11 +216,12 @@ def pretraining_flops(run: Path) -> dict[str, float]:
     checkpoint = checkpoint_of(run)
     record = read_record(checkpoint)
     if not checkpoint.name.isdigit():
-        return {}
+        return {}  # Imported weights, which have no step.
+    step = int(checkpoint.name)
     return {
-        name: record.inherited_flops[name] + int(checkpoint.name) * of_step
-        for name, of_step in record.flops_per_step.items()
-        if name in record.inherited_flops
+        convention: record.inherited_flops[convention] + step * flops
+        for convention, flops in record.flops_per_step.items()
+        if convention in record.inherited_flops
     }
 
 

@@ -180,7 +180,8 @@ def _reference(name: str, evaluate: bool = True) -> Any:
 def _class_in(scope: str) -> str | None:
     """Returns the class whose `name` is bound in a scope, or in the innermost scope around it.
 
-    None if there is no such scope; one that binds the names of several classes does not count.
+    Returns None if there is no such scope; one that binds the names of several classes does not
+    count.
     """
     parts = scope.split("/") if scope else []
     for end in range(len(parts), -1, -1):

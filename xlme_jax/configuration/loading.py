@@ -146,7 +146,7 @@ def _pretrained() -> str:
     part of the operative configuration, which can be run again without changes. The path of the
     checkpoint's vocabulary is added, unless VOCABULARY is bound.
 
-    "" if the run does not go on with an encoder, or `pretrained` is bound.
+    Returns "" if the run does not go on with an encoder, or `pretrained` is bound.
 
     Raises:
       ConfigError: INIT_FROM is missing, or its configuration cannot be read.

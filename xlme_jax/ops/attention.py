@@ -219,7 +219,7 @@ def per_shard(
 def _axes_dividing(dimension: int, entry: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Returns the mesh axes by which an entry of a `PartitionSpec` splits a dimension of a size.
 
-    None: there are no such axes, or they do not divide the dimension evenly.
+    Returns None if there are no such axes, or if they do not divide the dimension evenly.
     """
     sizes = automatic_axes()
     names = (entry,) if isinstance(entry, str) else entry or ()
@@ -266,7 +266,7 @@ def _kernel_platform(
 def _block(implementation: Implementation) -> int | None:
     """Returns the block size that an implementation's name gives: 64 for "kernel_64".
 
-    None for names without a size, whose kernel has the platform's default.
+    Returns None for names without a size, whose kernel has the platform's default.
     """
     prefix = "kernel_"
     if not implementation.startswith(prefix):

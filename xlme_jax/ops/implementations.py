@@ -37,8 +37,8 @@ class Heads:
     """The attention of an encoder on one device.
 
     Attributes:
-      count: H.
-      width: K.
+      count: H, number of heads on the device.
+      width: K, width of a head.
       bias: `EncoderConfig.relative_bias`.
       dropout: probability of dropping an attention weight.
       dtype: name of the compute type.

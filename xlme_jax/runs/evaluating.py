@@ -287,7 +287,8 @@ def _similarities(outcome: Outcome) -> list[pictures.Curve]:
 def _training_text(data_dir: str | None, loaded: trained.LoadedRun) -> TrainingText | None:
     """Returns training text for readouts, from `data_dir` or else from the run's data.
 
-    None, with a message, if the run's data is missing, damaged or has another vocabulary.
+    Returns None, and logs a warning, if the run's data is missing, damaged or has another
+    vocabulary.
 
     Raises:
       ValueError: `data_dir` is given, and is missing, damaged or has another vocabulary.

@@ -90,8 +90,8 @@ def remove_folder(folder: pathlib.Path) -> None:
 def renames_folders(folder: pathlib.Path) -> bool:
     """Returns whether folders in `folder` can be renamed atomically; tries a rename on a disk.
 
-    False in buckets and in FUSE mounts: mounts of buckets refuse to rename a folder, or copy one
-    file after the other.
+    They cannot in buckets and in FUSE mounts: mounts of buckets refuse to rename a folder, or copy
+    one file after the other.
 
     Raises:
       OSError: the folder cannot be written.

@@ -112,7 +112,7 @@ def bindings(config: str) -> dict[str, str]:
 def _code(package: Path) -> dict[str, Any]:
     """Returns the commit of the package's checkout, and whether files were changed since.
 
-    {} if the package is not under git's control, or git cannot tell.
+    Returns {} if the package is not under git's control, or git cannot tell.
     """
 
     def git(*arguments: str) -> str:

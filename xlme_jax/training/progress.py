@@ -74,7 +74,7 @@ class Throughput:
     def _rate(self, column: int) -> float | None:
         """Returns the growth per second of a column of `_points` over the window.
 
-        None before the second update, and if no time has passed.
+        Returns None before the second update, and if no time has passed.
         """
         if len(self._points) < 2:
             return None

@@ -38,8 +38,8 @@ class Waits:
     def take(self) -> dict[str, float]:
         """Returns {INPUT or DEVICE: mean seconds per step} since the last call, and begins again.
 
-        {} if no step was completed. All processes call it together; in a run of several, the result
-        has the means of all, with names such as "input_seconds/PROCESS".
+        Returns {} if no step was completed. All processes call it together; in a run of several,
+        the result has the means of all, with names such as "input_seconds/PROCESS".
         """
         if not self._steps:
             return {}

@@ -21,7 +21,7 @@ _AVERAGE = XYLENT["table_6"].columns[0]
 def relative_drop(before: float, after: float) -> float:
     """Returns (before - after) / before in percent, as Table 6 does; above 0 is worse.
 
-    NaN if `before` is 0.
+    The drop is NaN if `before` is 0.
     """
     return 100 * (before - after) / before if before else math.nan
 
@@ -43,7 +43,7 @@ def _scores(
 ) -> tuple[SummaryScore, SummaryScore] | None:
     """Returns the scores before and after, averaged over the languages that both systems have.
 
-    None if they share no language, or if their scores are of different splits.
+    Returns None if they share no language, or if their scores are of different splits.
     """
     means = [score(entry, task, metric, languages) for entry in (before, after)]
     shared = [x for x in languages if all(mean and x in mean.languages for mean in means)]

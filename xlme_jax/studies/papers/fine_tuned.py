@@ -309,7 +309,7 @@ def _percent(value: float | None) -> Cell:
 def encoder_parameters(entry: Entry) -> int | None:
     """Returns the number of parameters of a system's encoder.
 
-    None if the record of its checkpoint lacks the number, or is missing or damaged.
+    Returns None if the record of its checkpoint lacks the number, or is missing or damaged.
     """
     try:
         return read_record(as_path(entry.runs[0].header.checkpoint)).encoder_parameters

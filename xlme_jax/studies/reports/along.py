@@ -43,16 +43,34 @@ def write(run: Path, points: Sequence[PointAlong], metrics: Sequence[str], outpu
     rows = [_row(run, point, metrics) for point in points]
     text = json.dumps({"along": str(run), "metrics": list(metrics), "points": rows}, indent=1)
     replace_file(output / CURVE_JSON, f"{text}\n".encode())
-    axes = {}
-    for key, label in (("step", "steps of pre-training"), ("flops", "FLOPs of pre-training")):
-        places = [(row[key], point) for row, point in zip(rows, points) if row[key] is not None]
-        lines = {
-            name: {float(x): point.scores[name] for x, point in places if name in point.scores}
-            for name in metrics[:_MOST_LINES]
+    curves = {
+        "steps of pre-training": _curves([row["step"] for row in rows], points, metrics),
+        "FLOPs of pre-training": _curves([row["flops"] for row in rows], points, metrics),
+    }
+    if any(curves.values()):
+        replace_file(output / CURVE_PNG, pictures.side_by_side(curves, f"Along {run.name}"))
+
+
+def _curves(
+    places: Sequence[float | None], points: Sequence[PointAlong], metrics: Sequence[str]
+) -> list[Curve]:
+    """Returns the curves of the first few metrics that a point has.
+
+    Args:
+      places: place of each point on the horizontal axis; None leaves the point out.
+      points: the points.
+      metrics: the metrics.
+    """
+    curves = []
+    for metric in metrics[:_MOST_LINES]:
+        line = {
+            float(x): point.scores[metric]
+            for x, point in zip(places, points)
+            if x is not None and metric in point.scores
         }
-        axes[label] = [Curve(name, line) for name, line in lines.items() if line]
-    if any(axes.values()):
-        replace_file(output / CURVE_PNG, pictures.side_by_side(axes, f"Along {run.name}"))
+        if line:
+            curves.append(Curve(metric, line))
+    return curves
 
 
 def _row(run: Path, point: PointAlong, metrics: Sequence[str]) -> dict[str, Any]:

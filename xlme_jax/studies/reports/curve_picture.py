@@ -97,9 +97,14 @@ def _legend_below(axis: "Axes", columns: int) -> None:
     assert figure is not None
     points = ScaledTranslation(0, -32 / 72, figure.dpi_scale_trans)
     axis.legend(
-        fontsize=8, ncols=columns, frameon=False, loc="upper left", bbox_to_anchor=(0, 0),
-        bbox_transform=axis.transAxes + points, borderaxespad=0,
-    )  # fmt: skip
+        fontsize=8,
+        ncols=columns,
+        frameon=False,
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        bbox_transform=axis.transAxes + points,
+        borderaxespad=0,
+    )
 
 
 def _draw_line(axis: "Axes", line: CurveLine, smooth: bool) -> None:

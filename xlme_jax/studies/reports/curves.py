@@ -167,11 +167,21 @@ def _translation_styles(curves: Curves) -> list[_Style]:
 
 
 def _pair_styles(curves: Curves, prefix: str) -> list[_Style]:
-    """Returns a style for each language pair of a metric; [] for one pair, or for many pairs."""
-    pairs = sorted(n for n in curves if n.startswith(prefix) and n != f"{prefix}{MEAN}")
-    if not 2 <= len(pairs) <= len(_PAIR_COLORS):
+    """Returns a style for each language pair with a curve; [] for one pair, or for many pairs.
+
+    Args:
+      curves: the metrics of the run.
+      prefix: name of a metric without the pair, such as "probe/retrieval_accuracy/".
+    """
+    metrics = sorted(
+        metric for metric in curves if metric.startswith(prefix) and metric != f"{prefix}{MEAN}"
+    )
+    if not 2 <= len(metrics) <= len(_PAIR_COLORS):
         return []
-    return [(n, n.removeprefix(prefix), c, "-") for n, c in zip(pairs, _PAIR_COLORS)]
+    return [
+        (metric, metric.removeprefix(prefix), color, "-")
+        for metric, color in zip(metrics, _PAIR_COLORS)
+    ]
 
 
 _LOSS = Plot("Loss", "good: falls, fast at first, then ever slower", "nats")

@@ -79,10 +79,15 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
             points = {layer: 100 * value for layer, value in sorted(values.items())}
             untrained = system == "untrained"
             axis.plot(
-                list(points), list(points.values()), "--" if untrained else "-", marker="o",
-                markersize=3, color=COLORS[READOUTS.index(readout) % len(COLORS)],
-                alpha=0.6 if untrained else 1.0, label=f"{readout}, {system}",
-            )  # fmt: skip
+                list(points),
+                list(points.values()),
+                "--" if untrained else "-",
+                marker="o",
+                markersize=3,
+                color=COLORS[READOUTS.index(readout) % len(COLORS)],
+                alpha=0.6 if untrained else 1.0,
+                label=f"{readout}, {system}",
+            )
         axis.set_title(encoder, fontsize=10, loc="left")
         axis.set_xlabel("layer (0: embeddings)")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -133,8 +138,12 @@ def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str, unit: str = "p
         axis.set_ylabel(unit)
     # A panel may lack a line, so the legend is taken from the panel with the most lines.
     legends = [axis.get_legend_handles_labels() for axis in panels]
-    figure.legend(*max(legends, key=lambda legend: len(legend[1])), loc="outside right upper",
-                  fontsize=8, frameon=False)  # fmt: skip
+    figure.legend(
+        *max(legends, key=lambda legend: len(legend[1])),
+        loc="outside right upper",
+        fontsize=8,
+        frameon=False,
+    )
     return png(figure)
 
 
@@ -282,9 +291,14 @@ def _draw(axis: "Axes", curves: Sequence[Curve]) -> None:
         name = None if curve.quoted and not curve.style else plain(curve.label)
         marker = "o" if len(xs) <= 60 else ""
         axis.plot(
-            xs, means, linestyle=curve.style or "none", marker=marker, markersize=4, color=color,
+            xs,
+            means,
+            linestyle=curve.style or "none",
+            marker=marker,
+            markersize=4,
+            color=color,
             label=name,
-        )  # fmt: skip
+        )
         if np.any(deviations):
             axis.fill_between(
                 xs, means - deviations, means + deviations, color=color, alpha=0.15, linewidth=0
@@ -323,9 +337,16 @@ def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
     for i, j in pair.possible | pair.sure:
         style = "-" if (i, j) in pair.sure else ":"
         axis.add_patch(
-            Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linestyle=style,
-                      linewidth=1.5)
-        )  # fmt: skip
+            Rectangle(
+                (j - 0.5, i - 0.5),
+                1,
+                1,
+                fill=False,
+                edgecolor="#D55E00",
+                linestyle=style,
+                linewidth=1.5,
+            )
+        )
     if pair.predicted:
         i, j = np.array(sorted(pair.predicted)).T
         axis.scatter(j, i, s=14, color="black")

@@ -63,9 +63,16 @@ def _draw(axis: "Axes", embeddings: Mapping[str, np.ndarray], title: str) -> Non
     colors = pictures.COLORS
     for number, (name, group) in enumerate(zip(embeddings, np.split(points, ends))):
         marker = _MARKERS[number // len(colors) % len(_MARKERS)]
-        axis.scatter(group[:, 0], group[:, 1], s=9, alpha=0.6, linewidths=0,
-                     label=pictures.plain(name), color=colors[number % len(colors)],
-                     marker=marker)  # fmt: skip
+        axis.scatter(
+            group[:, 0],
+            group[:, 1],
+            s=9,
+            alpha=0.6,
+            linewidths=0,
+            label=pictures.plain(name),
+            color=colors[number % len(colors)],
+            marker=marker,
+        )
     axis.set_title(title, fontsize=10)
     axis.set_xlabel(f"first component, {shares[0]:.0%} of the variance", fontsize=8)
     axis.set_ylabel(f"second component, {shares[1]:.0%}", fontsize=8)

@@ -197,7 +197,7 @@ def _translations(path: Path) -> str:
 def _pair_weights(path: Path) -> str:
     """Returns a table, for each stream, of the tasks whose weights their losses changed most.
 
-    Empty if the run does not sample by losses, or has not changed weights yet.
+    Returns "" if the run does not sample by losses, or has not changed weights yet.
     """
     if not path.is_file():
         return ""
@@ -238,7 +238,7 @@ def _metrics_table(curves: Curves) -> str:
 def _manifest(model_dir: Path) -> str:
     """Returns the facts of the run's last start as HTML, and the number of its starts.
 
-    Empty if the manifest has no start.
+    Returns "" if the manifest has no start.
     """
     starts = manifest.read(model_dir).get("starts")
     if not starts:

@@ -235,7 +235,7 @@ def best_by_language(
 ) -> dict[str, PointResult] | None:
     """Returns {language: `best` point by the metric of the language}.
 
-    None if a language has no best point yet, or if the sweep has no metrics by language.
+    Returns None if a language has no best point yet, or if the sweep has no metrics by language.
     """
     selected = {
         language: point

@@ -87,10 +87,12 @@ def reference(dropout_rate: float) -> Candidate:
     run = candidate("xla", dropout_rate)
 
     def exact(arrays: dict[str, jax.Array]) -> Any:
-        return run({
-            name: x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x
-            for name, x in arrays.items()
-        })  # fmt: skip
+        return run(
+            {
+                name: x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x
+                for name, x in arrays.items()
+            }
+        )
 
     return exact
 

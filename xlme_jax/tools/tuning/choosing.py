@@ -159,11 +159,15 @@ def table(choice: Choice) -> str:
     """Returns the measurements as a table: time, largest deviation of values and of gradients."""
     lines = [f"  {'':16}{'ms':>10}{'values':>10}{'gradients':>11}"]
     for row in choice.measured:
-        kinds: dict[bool, list[float]] = {False: [], True: []}
-        for name, value in row.deviations.items():
-            kinds[name.startswith(GRADIENT)].append(value)
+        of_values: list[float] = []
+        of_gradients: list[float] = []
+        for name, deviation in row.deviations.items():
+            (of_gradients if name.startswith(GRADIENT) else of_values).append(deviation)
         ms = "" if row.ms is None else f"{row.ms:.3f}"
-        values, gradients = (f"{_worst(x):.1e}" if x else "" for x in kinds.values())
+        values, gradients = (
+            f"{_worst(deviations):.1e}" if deviations else ""
+            for deviations in (of_values, of_gradients)
+        )
         verdict = row.problem or ("chosen" if row.name == choice.name else "correct")
         lines.append(f"  {row.name:16}{ms:>10}{values:>10}{gradients:>11}  {verdict}")
     return "\n".join(lines) + "\n"
