@@ -192,6 +192,15 @@ def test_the_encoder_is_the_pretrained_one(pretrained):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(("task", "is_dropped"), [("xquad", False), ("panx", True)])
+def test_the_head_of_questions_has_no_dropout(task, is_dropped):
+    objective, batch = build(task, dropout=0.25), batch_of(task)["labelled"]
+    params = random_weights(objective.init, jax.random.key(0))
+    seeds = jnp.arange(len(batch["tokens"]), dtype=jnp.uint32)
+    dropped = objective._logits(params, batch, head_seeds=seeds)
+    assert np.array_equal(dropped, objective.predict(params, batch)) != is_dropped
+
+
 def test_dropout_is_that_of_fine_tuning():
     objective = build("xnli", dropout=0.25)
     assert objective.encoder.config.dropout == objective.encoder.config.attention_dropout == 0.25

@@ -54,6 +54,7 @@ class FineTuneConfig(TunedConfig):
         the checkpoint that INIT_FROM names.
       dropout: probability for the head's inputs and, in the encoder, for embeddings, sub-layers and
         attention. With None, the encoder has its dropout from pre-training, and the head has none.
+        The head of question answering never has any, as in XTREME.
     """
 
     task: str
@@ -99,7 +100,7 @@ class FineTune(PlainObjective):
             self.pretraining.encoder.config,
             outputs,
             per_token=self.benchmark.kind in ("tagging", "question_answering"),
-            dropout=config.dropout or 0.0,
+            dropout=0.0 if self.benchmark.kind == "question_answering" else config.dropout or 0.0,
             dtype=dtype,
         )
 
