@@ -43,6 +43,15 @@ def test_new_text_needs_fewer_tokens_and_old_text_as_many(old):
     assert extending.extend(old, fresh, 200, old_text=lines_of("en", 500)).digest == new.digest
 
 
+def test_the_bar_counts_new_pieces(old, capsys):
+    extending.extend(old, lines_of("el", 500), 100)
+    assert "choose pieces (round 1): 100%" in capsys.readouterr().err
+    # What a caller does with the scores leaves those of the vocabulary as they are.
+    scores = old.scored_pieces()
+    old.scored_pieces().clear()
+    assert old.scored_pieces() == scores != {}
+
+
 def test_pieces_that_old_text_uses_are_left_out(old):
     fresh, kept = lines_of("sw", 500), lines_of("en", 500, seed=1)
     free = extending.extend(old, fresh, 100)

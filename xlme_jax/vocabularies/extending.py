@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from xlme_jax.data import vocabulary as vocabularies
 from xlme_jax.data import vocabulary_extension
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
+from xlme_jax.preparation import workers
 from xlme_jax.vocabularies.merging import BYTES, SPECIALS
 from xlme_jax.vocabularies.vocabulary_measures import token_counts
 
@@ -72,16 +74,20 @@ def extend(
     """
     pieces: list[tuple[str, float]] = []
     size = math.ceil(1.2 * added) + SPECIALS + BYTES
-    for _ in range(_ROUNDS):
-        # Bytes for characters that are too rare for a piece: without them, all would be pieces.
-        model = vocabularies.train_model(
-            lines, size, byte_fallback=True, character_coverage=character_coverage
-        )
-        trained = Vocabulary(model)
-        pieces = _new_pieces(old, trained, added, lines, old_text)
-        if len(pieces) >= added or trained.size < size:
-            break
-        size += max(math.ceil(1.2 * (added - len(pieces))), 16)
+    with workers.open_bar(unit="piece", total=added) as bar:
+        for round_number in range(1, _ROUNDS + 1):
+            bar.set_description(f"train pieces (round {round_number})")
+            # Bytes for characters that are too rare for a piece: without them, all would be pieces.
+            model = vocabularies.train_model(
+                lines, size, byte_fallback=True, character_coverage=character_coverage
+            )
+            trained = Vocabulary(model)
+            bar.set_description(f"choose pieces (round {round_number})")
+            pieces = _new_pieces(old, trained, added, lines, old_text)
+            bar.update(min(len(pieces), added) - bar.n)
+            if len(pieces) >= added or trained.size < size:
+                break
+            size += max(math.ceil(1.2 * (added - len(pieces))), 16)
     if len(pieces) < added and not allow_smaller:
         raise VocabularyError(
             f"The text supports {len(pieces):,} new pieces, not {added:,}. Add text, request "
@@ -106,7 +112,7 @@ def _new_pieces(
         extended = vocabulary_extension.extend(old, {piece: novel[piece] for piece in order})
         rates = []
         for text in (lines, old_lines):
-            counts, _ = token_counts(extended, text)
+            counts, _ = token_counts(extended, text, os.cpu_count() or 1)
             # New ids lie between the old pieces and `<mask>`.
             rates.append(counts[old.size - 1 : -1] / max(1, counts.sum()))
         rare = rates[1] <= _MOST_SHARE * rates[0]
