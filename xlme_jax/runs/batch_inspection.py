@@ -36,7 +36,7 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training import starting
 from xlme_jax.training.metrics import ratios
-from xlme_jax.training.step import make_reading, read_rows
+from xlme_jax.training.step_readings import make_reading, read_rows
 
 _log = logging.getLogger(__name__)
 # Batches are read one after the other up to the step; more than this number show a progress bar.

@@ -22,7 +22,7 @@ from xlme_jax.objectives.readings import Reading
 from xlme_jax.runs.parts import Parts
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.metrics import ReadSamples, Samples
-from xlme_jax.training.step import read_rows
+from xlme_jax.training.step_readings import read_rows
 
 if TYPE_CHECKING:
     from xlme_jax.studies.reports.batch_rows import StreamRows

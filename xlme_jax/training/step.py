@@ -16,7 +16,6 @@ import optax
 from jax.sharding import PartitionSpec
 
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.objectives.abilities import Reads
 from xlme_jax.objectives.base import (
     Batch,
     Carried,
@@ -29,7 +28,6 @@ from xlme_jax.objectives.base import (
     joined_rows,
     split_rows,
 )
-from xlme_jax.objectives.readings import Reading
 from xlme_jax.training import task_losses
 from xlme_jax.training.mesh import rules_within_replica
 
@@ -95,9 +93,9 @@ def make_train_step(
     update = optax.with_extra_args_support(optimizer).update
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        batch = _numbered(batch)
+        batch = numbered(batch)
         factors = {name: weight_at(points, state.step) for name, points in weights.items()}
-        rng = _step_rng(seed, state.step + 1)
+        rng = step_rng(seed, state.step + 1)
         values = StepValues(state.carried, objective.totals(batch), factors, rng)
         gradient, per_row, metrics = over_replicas(
             loss_and_gradient, state.params, batch, values, micro_batches, task_counts
@@ -163,7 +161,7 @@ def make_fill_step(
     def fill_step(state: TrainState, batch: Batch, number: jax.Array) -> TrainState:
         # Derived from the initialisation key, so that no step draws the same numbers.
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), number)
-        batch = _numbered(batch)
+        batch = numbered(batch)
         values = StepValues(state.carried, objective.totals(batch), {}, rng)
         _, per_row, _ = over_replicas(without_gradient, state.params, batch, values, micro_batches)
         carried = _next_carried(objective, state.params, state.carried, per_row)
@@ -172,64 +170,7 @@ def make_fill_step(
     return fill_step
 
 
-def read_rows(
-    objective: Objective, seed: int, batch: Batch, step: jax.Array, params: Params | None = None
-) -> Mapping[str, Reading]:
-    """Returns {stream: what a system reads of some rows in a step}.
-
-    The result is {} for systems that do not show what they read (`objectives.abilities.Reads`).
-
-    Args:
-      objective: the system.
-      seed: seed of the run.
-      batch: the first rows of the step's batch.
-      step: number of the step, from 1; it determines the masks and samples that are drawn.
-      params: weights that predict; None for no predictions.
-    """
-    if not isinstance(objective, Reads):
-        return {}
-    return objective.read(_numbered(batch), _step_rng(seed, step), params)
-
-
-def make_reading(
-    objective: Objective,
-    *,
-    seed: int,
-    micro_batches: int = 1,
-    weights: Mapping[str, Points] = types.MappingProxyType({}),
-) -> Callable[[Params, Carried, Batch, jax.Array], tuple[Mapping[str, Reading], Metrics]]:
-    """Returns a function to be jitted: (params, carried, batch, step) -> (readings, metrics).
-
-    The function computes the losses as the train step number `step` = 1, 2, ... does, but no
-    gradient, and returns what the system reads and predicts. `params` and `carried` are those
-    before that step.
-
-    Args:
-      objective: the system.
-      seed: seed of the run.
-      micro_batches: parts in which a batch is processed.
-      weights: {stream: schedule of the weight of its losses}; other streams have weight 1.
-    """
-
-    def without_gradient(params: Params, batch: Batch, values: StepValues) -> Any:
-        loss, outputs = weighted_loss(objective)(params, batch, values)
-        readings = objective.read(batch, values.rng, params) if isinstance(objective, Reads) else {}
-        # Readings have the rows of the batch first, so they take the way of per-row outputs.
-        return (loss, LossOutputs({}, outputs.metrics, readings)), jnp.zeros(())
-
-    def reading(
-        params: Params, carried: Carried, batch: Batch, step: jax.Array
-    ) -> tuple[Mapping[str, Reading], Metrics]:
-        batch = _numbered(batch)
-        factors = {name: weight_at(points, step - 1) for name, points in weights.items()}
-        values = StepValues(carried, objective.totals(batch), factors, _step_rng(seed, step))
-        _, readings, metrics = over_replicas(without_gradient, params, batch, values, micro_batches)
-        return readings, metrics
-
-    return reading
-
-
-def _step_rng(seed: int, step: jax.Array) -> jax.Array:
+def step_rng(seed: int, step: jax.Array) -> jax.Array:
     """Returns the key of the random draws of a step; steps are numbered from 1."""
     return jax.random.fold_in(jax.random.key(seed), step)
 
@@ -323,7 +264,7 @@ def accumulate(
     return gradient, jax.tree.map(joined_rows, per_row), metrics
 
 
-def _numbered(batch: Batch) -> dict[str, dict[str, jax.Array]]:
+def numbered(batch: Batch) -> dict[str, dict[str, jax.Array]]:
     """Returns the batch with the index of each row in it, for each stream (`_number_rows`)."""
     return {name: _number_rows(rows) for name, rows in batch.items()}
 
