@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import seqio
@@ -23,6 +23,7 @@ from tasks import features, mixtures, seqio_sources
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS, benchmark
 from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import labelled_source
 from xlme_jax.preparation.tokenizing import BATCH_SIZE
 
@@ -49,7 +50,7 @@ class LabelledSource(seqio_sources.TextSource):
         self._counts: dict[str, int] = {}
 
     def num_input_examples(self, split: str) -> int | None:
-        """Returns the number of examples of a split, which are read to be counted at first."""
+        """Returns the number of examples of a split; the first call reads them all."""
         if split not in self._counts:
             texts = (shard.read(ReadReport()) for shard in self.shards(split))
             self._counts[split] = sum(1 for examples in texts for _ in examples)
@@ -182,28 +183,47 @@ def encode(
       Rows with "tokens" and "labels", each int32[...]; an example may yield several rows or none.
     """
     vocabulary = output_features["tokens"].vocabulary.vocabulary
-    kind = BENCHMARKS[benchmark].kind
 
     def rows(texts: np.ndarray) -> tuple[np.ndarray, ...]:
-        decoded = [text.decode("utf-8") for text in texts]
-        ids, sizes, labels = labelled_rows.encode(
-            vocabulary, benchmark, decoded, max_length, stride, ReadReport()
-        )
-        # The number of labels of each row, by what the benchmark labels.
-        counts = {"one": np.ones_like(sizes), "two": np.full_like(sizes, 2), "tokens": sizes}
-        return ids, sizes, labels, counts[labelled_rows.LABELS[kind]]
-
-    def ragged(values: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-        return tf.RaggedTensor.from_row_lengths(
-            tf.ensure_shape(values, [None]), tf.ensure_shape(lengths, [None]), validate=False
-        )
+        return _rows(vocabulary, benchmark, texts, max_length, stride)
 
     def encoded(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.RaggedTensor]:
         types = [tf.int32, tf.int64, tf.int32, tf.int64]
         ids, sizes, labels, counts = tf.numpy_function(rows, [batch[FIELD]], types)
-        return {"tokens": ragged(ids, sizes), "labels": ragged(labels, counts)}
+        return {"tokens": _ragged(ids, sizes), "labels": _ragged(labels, counts)}
 
-    def dense(row: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return {name: tf.ensure_shape(values, [None]) for name, values in row.items()}
+    return dataset.batch(BATCH_SIZE).map(encoded).unbatch().map(_with_rank)
 
-    return dataset.batch(BATCH_SIZE).map(encoded).unbatch().map(dense)
+
+def _rows(
+    vocabulary: Vocabulary,
+    benchmark: str,
+    texts: Iterable[bytes],
+    max_length: int | None,
+    stride: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the rows of examples in JSON, as flat arrays and the lengths of their parts.
+
+    Returns:
+      (tokens of all rows, int64[rows] tokens of each row, labels of all rows, int64[rows] labels of
+      each row); tokens and labels are int32.
+    """
+    decoded = [text.decode("utf-8") for text in texts]
+    ids, sizes, labels = labelled_rows.encode(
+        vocabulary, benchmark, decoded, max_length, stride, ReadReport()
+    )
+    # The number of labels of each row, by what the benchmark labels.
+    counts = {"one": np.ones_like(sizes), "two": np.full_like(sizes, 2), "tokens": sizes}
+    return ids, sizes, labels, counts[labelled_rows.LABELS[BENCHMARKS[benchmark].kind]]
+
+
+def _ragged(values: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """Returns rows [rows, None] of flat values; restores the rank that `numpy_function` loses."""
+    return tf.RaggedTensor.from_row_lengths(
+        tf.ensure_shape(values, [None]), tf.ensure_shape(lengths, [None]), validate=False
+    )
+
+
+def _with_rank(row: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the arrays of a row, of which `unbatch` has lost that they have one axis."""
+    return {name: tf.ensure_shape(values, [None]) for name, values in row.items()}

@@ -65,15 +65,17 @@ class _Work:
         Args:
           shard: (number of the job, number of the source shard).
         """
-        job, number = self.jobs[shard[0]], 0
-        part_size, report = tokenizing.PART_TEXTS[job.kind], ReadReport()
+        job = self.jobs[shard[0]]
         unit = tokenizing.Unit(job, shard[1])
+        part_size = tokenizing.PART_TEXTS[job.kind]
+        report = ReadReport()
+        number = 0  # Of the next text in the shard.
         end: dict[str, int] | str
         try:
             for batch in tokenizing.encoded(self.config, self.model, unit, report):
-                for piece in _pieces(batch, number, part_size):
-                    yield (*shard, number // part_size), (number, piece)
-                    number += len(piece[1])
+                for ids, sizes, labels in _pieces(batch, number, part_size):
+                    yield (*shard, number // part_size), (number, (ids, sizes, labels))
+                    number += len(sizes)
             end = dict(report.skipped)
         except DataError as error:
             # Not raised, because runners would read the shard again, and then drop all tasks.
@@ -141,37 +143,50 @@ def run(
     """
     numbers = {job: i for i, job in enumerate(dict.fromkeys(unit.job for unit in units))}
     work = _Work(config, model, tuple(numbers))
+    rows: dict[tuple[int, int], dict[int, prepared.TaskInfo]] = {}
+    errors: dict[tuple[int, int], str] = {}
+    for number, shard, part, row, message in _run_pipeline(
+        work, [(numbers[unit.job], unit.shard) for unit in units]
+    ):
+        if message is None:
+            rows.setdefault((number, shard), {})[part] = prepared.TaskInfo.from_json(row)
+        else:
+            errors[number, shard] = message
+    for unit in units:
+        key = numbers[unit.job], unit.shard
+        if key not in errors:
+            yield unit, [row for _, row in sorted(rows[key].items())]
+    if errors:
+        lines = [message for _, message in sorted(errors.items())]
+        more = len(lines) - _SHOWN_ERRORS
+        raise DataError(
+            "\n".join(lines[:_SHOWN_ERRORS]) + (f"\nand {more} more" if more > 0 else "")
+        )
+
+
+def _run_pipeline(work: _Work, shards: Sequence[tuple[int, int]]) -> list[_Row]:
+    """Encodes and writes source shards in a pipeline, and returns the rows of all parts.
+
+    Args:
+      work: The work of all workers.
+      shards: (number of the job, number of the source shard) of each shard.
+    """
+    config = work.config
     # The name is unique, because workers of a killed command may still be running.
     rows_file = as_path(config.output) / ".parts" / f"rows-{uuid.uuid4().hex}.json"
     options = on_beam.settings(config.runner, config.runner_options)
     with beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline
-            | "list shards" >> beam.Create([(numbers[unit.job], unit.shard) for unit in units])
+            | "list shards" >> beam.Create(shards)
             | "encode" >> beam.FlatMap(work.encode)
             | "gather parts" >> beam.GroupByKey()
             | "write parts" >> beam.Map(work.write)
             | "gather rows" >> beam.combiners.ToList()
             | "write rows" >> beam.Map(_write_rows, str(rows_file))
         )
-    rows: dict[tuple[int, int], dict[int, prepared.TaskInfo]] = {}
-    errors = []
-    for number, shard, part, row, message in json.loads(rows_file.read_bytes()):
-        if message is None:
-            rows.setdefault((number, shard), {})[part] = prepared.TaskInfo.from_json(row)
-        else:
-            errors.append((number, shard, message))
-    failed = {(number, shard) for number, shard, _ in errors}
-    for unit in units:
-        key = numbers[unit.job], unit.shard
-        if key not in failed:
-            yield unit, [row for _, row in sorted(rows[key].items())]
-    if errors:
-        lines = [message for _, _, message in sorted(errors)]
-        more = len(lines) - _SHOWN_ERRORS
-        raise DataError(
-            "\n".join(lines[:_SHOWN_ERRORS]) + (f"\nand {more} more" if more > 0 else "")
-        )
+    rows: list[_Row] = json.loads(rows_file.read_bytes())
+    return rows
 
 
 def _write_rows(rows: list[_Row], file: str) -> None:

@@ -56,34 +56,30 @@ def list_tasks(
       chosen: The benchmark.
       available: {split of the benchmark: languages}.
     """
-    training = available.get("train", ())
-    splits = {"train": ("train", "en")} if "en" in training else {}
+    splits = {"train": ("train", "en")} if "en" in available.get("train", ()) else {}
     for split in ("validation", "test"):
         splits |= {f"{split}_{code}": (split, code) for code in available.get(split, ())}
-    of_languages = {
-        code: LabelledTask(task_name(prefix, code), code, {"train": ("train", code)})
-        for code in training
-    }
-    translated = [
-        LabelledTask(task_name(prefix, TRANSLATED, code), code, {"train": (TRANSLATED, code)})
-        for code in available.get(TRANSLATED, ())
-    ]
-    development = [
-        LabelledTask(task_name(prefix, "validation", code), code, {"train": ("validation", code)})
-        for code in available.get("validation", ())
-    ]
+
+    def trained_on(split: str) -> list[LabelledTask]:
+        """Returns the tasks that train on a split of the benchmark, one for each language."""
+        words = () if split == "train" else (split,)
+        return [
+            LabelledTask(task_name(prefix, *words, code), code, {"train": (split, code)})
+            for code in available.get(split, ())
+        ]
+
+    training, translated = trained_on("train"), trained_on(TRANSLATED)
+    mixed = training
     if chosen.translated_apart:
-        mixed = [*(of_languages[code] for code in training if code == "en"), *translated]
-    else:
-        mixed = list(of_languages.values())
-    names = {task.task for task in mixed} if len(mixed) > 1 else set()
+        mixed = [*(task for task in training if task.language == "en"), *translated]
+    names_of_mixed = {task.task for task in mixed} if len(mixed) > 1 else set()
     return [
         LabelledTask(prefix, "en", splits),
         *(
             dataclasses.replace(task, mixture=f"{prefix}_translate_train")
-            if task.task in names
+            if task.task in names_of_mixed
             else task
-            for task in (*of_languages.values(), *translated, *development)
+            for task in (*training, *translated, *trained_on("validation"))
         ),
     ]
 

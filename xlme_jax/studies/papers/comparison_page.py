@@ -3,7 +3,7 @@
 import dataclasses
 import html
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_14
@@ -64,8 +64,9 @@ def write(
     for entry in ours:
         results.aggregate(entry.runs)  # Checks for duplicates.
     if paper:
-        there = inventory.to_sheet(inventory.statuses(paper, ours))
-        sheets, details = [there, *inventory.sheets(paper, ours), *more], []
+        contents = inventory.to_sheet(inventory.statuses(paper, ours))
+        sheets = [contents, *inventory.sheets(paper, ours), *more]
+        details: list[Sheet] = []
         drawn = [picture for draw in _PICTURES.get(paper, ()) for picture in draw(ours)]
         drawn += more_drawn
     else:
@@ -195,18 +196,21 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
 
     FLOPs are counted as in XLM-E's Table 4, from which the paper's points, drawn in grey, are.
     """
+    return [*_fine_tuned_by_flops(ours), *_frozen_by_flops(ours)]
+
+
+def _fine_tuned_by_flops(ours: Sequence[Entry]) -> Iterator[Picture]:
+    """Yields a picture of each column of XLM-E's Table 1 in which a system of ours has a score."""
     scores, costs = XLME["table_1"], XLME["table_4"]
     flops = {row.model: sum(costs.value(row.model, "FLOPs")) for row in costs.rows}
-    drawn = []
-    for column in scores.columns:
+    for index, column in enumerate(scores.columns):
         curves = _along_runs([(entry, _point(entry, column)) for entry in ours])
         if not curves:
             continue
         quoted = [
-            Curve(row.model, {flops[row.model]: Spread((cell[0] / 100,))}, "", True)
+            Curve(row.model, {flops[row.model]: Spread((row.cells[index][0] / 100,))}, "", True)
             for row in scores.rows
-            if row.model in flops
-            if (cell := row.cells[scores.columns.index(column)])
+            if row.model in flops and row.cells[index]
         ]
         name = "XTREME average" if column == "Avg" else column
         caption = (
@@ -214,7 +218,11 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
             "grey: its tables."
         )
         png = pictures.on_log_axis([*curves, *quoted], f"{name} against FLOPs", "percent", _FLOPS)
-        drawn.append(Picture(f"flops_{column.lower()}", caption, png))
+        yield Picture(f"flops_{column.lower()}", caption, png)
+
+
+def _frozen_by_flops(ours: Sequence[Entry]) -> Iterator[Picture]:
+    """Yields a picture of each measure with a figure that a system of ours has results of."""
     for about, figure in _figures():
         curves = _along_runs([(entry, _at_fixed_layer(entry, about)) for entry in ours])
         if curves:
@@ -223,8 +231,7 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
                 "as XLM-E's Table 4 counts."
             )
             png = pictures.on_log_axis(curves, f"{about.name} against FLOPs", figure.unit, _FLOPS)
-            drawn.append(Picture(f"flops_{about.name}", caption, png))
-    return drawn
+            yield Picture(f"flops_{about.name}", caption, png)
 
 
 def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
