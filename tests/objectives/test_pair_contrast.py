@@ -136,6 +136,18 @@ def test_equal_sentences_are_no_negatives():
     assert loss == 0 and ratio(outputs, "candidates") == 1 and largest(gradient) == 0
 
 
+def test_negatives_of_the_same_task():
+    """Two tasks in a batch: the loss is the mean of those of their own batches."""
+    config = dataclasses.replace(CONFIG, negatives="task")
+    objective, params = built(config)
+    assert objective.inputs["bitext"].tasks
+    tasks = jnp.array([0, 1, 0, 1])[:, None] * (BATCH["bitext"]["segment_ids"] > 0)
+    (loss, _), _ = loss_of(objective, params, {"bitext": {**BATCH["bitext"], "tasks": tasks}})
+    parts = [{"bitext": {k: v[n::2] for k, v in BATCH["bitext"].items()}} for n in (0, 1)]
+    losses = [float(loss_of(built()[0], params, part)[0][0]) for part in parts]
+    assert loss == pytest.approx((4 * losses[0] + 2 * losses[1]) / 6, rel=1e-5)
+
+
 def test_a_batch_of_padding_has_no_loss():
     objective, params = built()
     (loss, _), gradient = loss_of(objective, params, rows([[], [], []]))

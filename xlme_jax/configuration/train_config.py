@@ -165,6 +165,11 @@ class TrainConfig:
                 f"Stream {name!r} does not say where its sentences begin; set "
                 f"{name}/Sides.pairs_per_row, the most pairs in a row."
             )
+        if expected.tasks and not stream.has_tasks:
+            raise ValueError(
+                f"Stream {name!r} does not say which task each token comes from; set "
+                f"{name}/PairStream.mark_tasks = True."
+            )
         if stream.robust is not None:
             self._check_robust(name, stream.robust.updates, expected)
 

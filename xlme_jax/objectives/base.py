@@ -25,7 +25,7 @@ PerRow = Mapping[str, Any]
 # {stream: {"tokens", "segment_ids", "positions", "rows"}}: three arrays int32[B, L]; and int32[B],
 # the index of each row in the global batch, from which all randomness of the row derives. Marked
 # streams also have "starts", int32[B, S]; labelled streams have "labels"; streams with
-# `PairStream.robust` have "tasks", int32[B, L], the task number of each token.
+# `PairStream.robust` or `mark_tasks` have "tasks", int32[B, L], the task number of each token.
 Batch = Mapping[str, Rows]
 # Denominators of the losses per stream: sums over the whole global batch.
 Totals = Mapping[str, Mapping[str, jax.Array]]
@@ -50,6 +50,7 @@ class StreamInput:
       directions: the directions of translation that rows are laid out for (`Translations`).
       task_losses: whether `Objective.loss` returns `task_losses` of batches that have "tasks", so
         that the stream may be sampled by them (`PairStream.robust`).
+      tasks: whether batches have "tasks" (`PairStream.mark_tasks`).
     """
 
     kind: str
@@ -58,6 +59,7 @@ class StreamInput:
     languages: tuple[str, ...] = ()
     directions: tuple[str, ...] = ()
     task_losses: bool = False
+    tasks: bool = False
 
 
 class TaskLosses(NamedTuple):

@@ -65,6 +65,9 @@ class ContrastConfig(TunedConfig):
       learn_temperature: train the temperature, from `temperature` on and not below 0.01.
       both_directions: second sentences choose among first ones, too; the loss is the mean of both
         directions. False is `MultipleNegativesRankingLoss`, whose queries are the first sentences.
+      negatives: what a sentence chooses among: all sentences of the other side of the batch
+        ("batch"), or those of its own task, that is, of the same two languages ("task"), which
+        leaves no choice to be made by the language; it needs `PairStream.mark_tasks`.
       chunk_rows: most rows per device whose activations are kept at once. The vectors of the other
         rows are computed without a gradient, and again, with it, once the gradient with regard to
         the vectors is known (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under
@@ -91,6 +94,7 @@ class ContrastConfig(TunedConfig):
     temperature: float = 0.05
     learn_temperature: bool = False
     both_directions: bool = True
+    negatives: Literal["batch", "task"] = "batch"
     chunk_rows: int | None = None
     dropout: float = 0.1
     freeze_tokens: bool = False
@@ -147,12 +151,13 @@ class ContrastConfig(TunedConfig):
 class PairContrast(PlainObjective):
     """The objective of `ContrastConfig`; see `objectives.base.Objective`."""
 
-    inputs: Mapping[str, StreamInput] = {STREAM: StreamInput("bitext", "sides", marked=True)}
     # The checkpoint may also have what the encoder does not need, such as an MLM head.
     warm_start = WarmStart(new=(TEMPERATURE,))
 
     def __init__(self, config: ContrastConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
+        by_task = config.negatives == "task"
+        self.inputs = {STREAM: StreamInput("bitext", "sides", marked=True, tasks=by_task)}
         pretrained = config.pretrained.with_dropout(config.dropout)
         self.pretraining: Objective = pretrained.build(vocab_size, dtype)
         view = self.pretraining.encoder
@@ -310,11 +315,15 @@ class PairContrast(PlainObjective):
     def _sides(self, rows: Rows, vectors: jax.Array) -> tuple[in_batch.Sentences, ...]:
         """Returns the first and the second sentences of all pairs of the rows."""
         digests = in_batch.digests(rows["tokens"], rows["positions"], _segments(rows))
-        is_pair = _is_pair(rows)
+        is_pair, groups = _is_pair(rows).reshape(-1), None
+        if self.config.negatives == "task":
+            columns = jnp.maximum(rows["starts"][:, ::2], 0)
+            groups = jnp.take_along_axis(rows["tasks"], columns, axis=1).reshape(-1)
 
         def side(number: int) -> in_batch.Sentences:
-            arrays = vectors[:, number::2], digests[:, number::2], is_pair
-            return in_batch.Sentences(*(x.reshape(-1, *x.shape[2:]) for x in arrays))
+            arrays = vectors[:, number::2], digests[:, number::2]
+            flat = (x.reshape(-1, x.shape[-1]) for x in arrays)
+            return in_batch.Sentences(*flat, is_pair, groups)
 
         return side(0), side(1)
 

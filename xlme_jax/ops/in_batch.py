@@ -15,11 +15,14 @@ class Sentences(NamedTuple):
       vectors: float32[N, D].
       digests: uint32[N, 2], equal for equal sentences (`digests`).
       is_real: bool[N], False where a batch has room for a pair and holds none.
+      groups: int32[N], the group of each pair: sentences of another group are no negatives; None
+        if all sentences of the batch are.
     """
 
     vectors: jax.Array
     digests: jax.Array
     is_real: jax.Array
+    groups: jax.Array | None = None
 
 
 class BatchContrast(NamedTuple):
@@ -74,6 +77,8 @@ def contrast_in_batch(
     is_own = numbers[:, None] == jnp.arange(len(all_keys.vectors))
     is_same = _equal(keys, all_keys) | _equal(queries, all_queries)
     is_other = all_keys.is_real & ~is_own
+    if queries.groups is not None and all_keys.groups is not None:
+        is_other &= queries.groups[:, None] == all_keys.groups
     is_negative = is_other & ~is_same
     count = is_negative.sum(axis=1)
     negatives = jnp.where(is_negative, products * scale, -jnp.inf)

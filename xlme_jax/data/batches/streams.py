@@ -207,6 +207,7 @@ class PairStream(Stream):
       pivot: restricts pairs to those with this language ("en": English-centric).
       robust: changes the weights of tasks during the run, as their losses demand; batches then
         contain the task number of each token, "tasks".
+      mark_tasks: whether batches contain "tasks" without `robust`, too.
     """
 
     kind: ClassVar[str] = "bitext"
@@ -217,6 +218,7 @@ class PairStream(Stream):
     smoothing: float = 0.0
     pivot: str | None = None
     robust: RobustSampling | None = None
+    mark_tasks: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -243,10 +245,11 @@ class PairStream(Stream):
                 f"{where}: shares={self.shares!r} would change the shares of languages that "
                 f"sampling={self.sampling!r} keeps; set sampling='temperature', or remove shares"
             )
-        if self.robust is not None and self.layout.pairs_per_item > 1:
+        if self.has_tasks and self.layout.pairs_per_item > 1:
+            name = "mark_tasks" if self.robust is None else "robust"
             raise ValueError(
-                f"{where}: robust needs the task of each token, which mixup joins from two pairs; "
-                "remove robust, or set Sides.mixup = 'none'"
+                f"{where}: {name} needs the task of each token, which mixup joins from two pairs; "
+                f"remove {name}, or set Sides.mixup = 'none'"
             )
 
     @property
@@ -263,6 +266,11 @@ class PairStream(Stream):
     def pairs_per_row(self) -> int | None:
         """The maximum number of items in a row; None for as many as fit."""
         return self.layout.pairs_per_row if isinstance(self.layout, Sides) else None
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether batches contain the task number of each token, "tasks"."""
+        return self.mark_tasks or self.robust is not None
 
     @property
     def positions_restart(self) -> bool:
@@ -298,7 +306,7 @@ class PairStream(Stream):
             shapes["starts"] = (self.rows, 2 * self.pairs_per_row)
         if isinstance(self.layout, Translations):
             shapes["languages"] = (self.rows, self.length)
-        if self.robust is not None:
+        if self.has_tasks:
             shapes["tasks"] = (self.rows, self.length)
         return shapes
 

@@ -363,7 +363,7 @@ class ReadPairs(grain.transforms.Map):
             batch["languages"] = layouts.token_values(batch["segment_ids"], rows, spoken)
         if stream.pairs_per_row:
             batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
-        if stream.robust is not None:
+        if stream.has_tasks:
             of_segments = np.repeat(tasks, len(rows) // len(tasks))
             batch["tasks"] = layouts.token_values(batch["segment_ids"], rows, of_segments)
         return {**batch, TASKS: tasks, LEFT_OUT: left_out}
