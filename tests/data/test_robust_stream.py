@@ -206,3 +206,11 @@ def test_a_baseline_is_read_before_the_first_batch(data, tmp_path):
     settings = dataclasses.replace(STREAM.robust, baseline=str(tmp_path / "gone.json"))
     with pytest.raises(ValueError, match=r"stream 'b': RobustSampling.baseline = .*gone.json"):
         iterate(data, [dataclasses.replace(STREAM, robust=settings)])
+
+
+def test_tasks_are_marked_without_robust_sampling(data):
+    marked = dataclasses.replace(STREAM, robust=None, mark_tasks=True)
+    batch = next(iterate(data, [marked]))["b"]
+    expected = next(iterate(data, [STREAM]))["b"]
+    np.testing.assert_array_equal(batch["tasks"], expected["tasks"])
+    assert marked.choices() == dataclasses.replace(marked, mark_tasks=False).choices()
