@@ -84,6 +84,23 @@ def test_growth_within_the_padding_moves_the_mask(run, growth):
     np.testing.assert_array_equal(found["tokens"]["embedding"][5], old[4])
 
 
+def test_a_smaller_vocabulary_takes_the_rows_of_its_pieces(run, caplog):
+    # Piece 3 is left out, and <mask>, 4, becomes 3; one row of padding is left.
+    sources = np.asarray([0, 1, 2, 4], np.int32)
+    growth = Growth("old", OLD, PADDED, TABLES, np.arange(4, dtype=np.int32), sources)
+    assert growth.new_pieces == 0
+    model = abstract(params_of(5))
+    model["encoder"]["positions"] = abstract(params_of(PADDED))["encoder"]["positions"]
+    with caplog.at_level("INFO"):
+        loaded = warm_start(run, model, "new", growth=growth)["encoder"]
+    old = params_of(PADDED)["encoder"]
+    for part, name in (("tokens", "embedding"), ("head", "bias")):
+        np.testing.assert_array_equal(loaded[part][name][:4], old[part][name][sources])
+        assert not np.asarray(loaded[part][name][4:]).any()
+    np.testing.assert_array_equal(loaded["positions"]["embedding"], old["positions"]["embedding"])
+    assert "shrunk from 5 to 4 ids: the rows of 1 old pieces in" in caplog.text
+
+
 def test_two_encoders_grow_from_one(run, growth):
     one = abstract(params_of(LARGER))["encoder"]
     one["positions"] = abstract(params_of(PADDED))["encoder"]["positions"]

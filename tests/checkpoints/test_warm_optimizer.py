@@ -93,11 +93,24 @@ def test_an_optimizer_of_other_weights_is_refused(run):
         check_warm_optimizer(run, abstract(optax.scale_by_learning_rate(0.1).init(params_of())))
 
 
-def test_tables_that_grow_are_refused(run):
-    none = np.zeros(0, np.int32)
-    growth = Growth("old", 2, 2, frozenset(), none, none)
-    with pytest.raises(ValueError, match=r"vocabulary of DATA_DIR extends .* fresh optimizer"):
+def test_new_pieces_are_refused(run):
+    # The row of a third id is the mean of two.
+    growth = Growth("old", 2, 2, frozenset(), np.array([0, 1, 2, 2]), np.array([0, 1, 0, 1]))
+    with pytest.raises(ValueError, match=r"has pieces that the checkpoint lacks.* fresh optimizer"):
         check_warm_optimizer(run, wanted(), growth)
+
+
+def test_moments_of_a_smaller_table_have_its_rows(run):
+    growth = Growth("old", 3, 3, frozenset({"layer.bias"}), np.arange(2), np.array([0, 2]))
+    params = {"layer": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(2)}}
+    model = abstract(optimizer().init(params))
+    check_warm_optimizer(run, model, growth)
+    adam, expected = warm_optimizer(run, model, growth)[1], trained()[1]
+    assert int(adam.count) == UPDATES
+    for moment, before in ((adam.mu, expected.mu), (adam.nu, expected.nu)):
+        bias = np.asarray(before["layer"]["bias"])[growth.sources]
+        np.testing.assert_array_equal(moment["layer"]["bias"], bias)
+        np.testing.assert_array_equal(moment["layer"]["kernel"], before["layer"]["kernel"])
 
 
 def test_damaged_moments_are_found(run, tmp_path):

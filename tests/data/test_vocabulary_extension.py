@@ -73,7 +73,7 @@ def test_the_parent_is_known(old, new):
 
 def test_parts_are_the_best_segmentation_by_old_scores(old, new):
     pieces = old.scored_pieces()
-    for piece, parts in zip(NEW, vocabulary_extension.decompositions(new, old.size), strict=True):
+    for piece, parts in zip(NEW, vocabulary_extension.decompositions(list(NEW), old), strict=True):
         expected = []
         for part in segmented(piece, pieces):
             if part is not None:
@@ -87,7 +87,7 @@ def test_parts_are_the_best_segmentation_by_old_scores(old, new):
 
 
 def test_rows_are_those_of_the_parts(old, new):
-    rows, sources = vocabulary_extension.row_sources(new, old.size)
+    rows, sources = vocabulary_extension.row_sources(new, old)
     by_row = {
         row: [source for _, source in group]
         for row, group in itertools.groupby(zip(rows.tolist(), sources.tolist()), lambda x: x[0])
@@ -95,7 +95,7 @@ def test_rows_are_those_of_the_parts(old, new):
     assert sorted(by_row) == list(range(new.size))
     assert all(by_row[i] == [i] for i in range(old.size - 1))
     assert by_row[new.mask_id] == [old.mask_id]
-    parts = vocabulary_extension.decompositions(new, old.size)
+    parts = vocabulary_extension.decompositions(list(NEW), old)
     assert [by_row[old.size - 1 + i] for i in range(len(NEW))] == parts
     assert (rows.dtype, sources.dtype) == (np.int32, np.int32)
 

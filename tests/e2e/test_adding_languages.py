@@ -1,4 +1,4 @@
-"""A run that is continued with a vocabulary extended by a new language."""
+"""Runs that are continued with a vocabulary that was extended or trimmed."""
 
 import dataclasses
 import random
@@ -12,10 +12,12 @@ from helpers import hf_folders, runs, tiny
 
 from xlme_jax.api import prepare
 from xlme_jax.checkpoints.warm_start import warm_start
+from xlme_jax.data import vocabulary_extension
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
 from xlme_jax.preparation.prepare_config import PrepareConfig
-from xlme_jax.runs import assembly
+from xlme_jax.runs import assembly, trained
+from xlme_jax.training import mesh as meshes
 from xlme_jax.training.sharded_state import sharding_rules
 from xlme_jax.vocabularies import extending
 
@@ -37,12 +39,17 @@ def lines_of(language, count):
 
 @dataclasses.dataclass
 class Setting:
-    """Data of the old and of the extended vocabulary, and random weights with the old one."""
+    """Data of three vocabularies, and random weights with the old one.
 
-    old: Vocabulary
-    new: Vocabulary
-    old_data: str
-    new_data: str
+    Attributes:
+      vocabularies: "old", "new", which extends it, and "trimmed": a part of the old pieces, and the
+        new pieces.
+      data: {name of the vocabulary: its data}.
+      run: the run with the old vocabulary.
+    """
+
+    vocabularies: dict[str, Vocabulary]
+    data: dict[str, str]
     run: str
 
 
@@ -59,7 +66,13 @@ def setting(tmp_path_factory):
         (folder / "pairs" / f"en-{other}.tsv").write_text("".join(rows))
     old = train_vocabulary(lines["en"] + lines["fr"], 480, allow_smaller=True)
     new = extending.extend(old, lines["el"], ADDED, old_text=lines["en"], allow_smaller=True)
-    for name, vocabulary, languages in (("old", old, ("en", "fr")), ("new", new, ())):
+    used = np.zeros(new.size, bool)
+    used[np.concatenate(new.encode_batch(lines["en"] + lines["el"]))] = True
+    used[old.size - 1 :] = True
+    trimmed = vocabulary_extension.trim(new, used, old)
+    assert trimmed.size < new.size
+    vocabularies = {"old": old, "new": new, "trimmed": trimmed}
+    for name, vocabulary in vocabularies.items():
         write_vocabulary(vocabulary, folder / f"{name}.model")
         config = PrepareConfig(
             str(folder / name),
@@ -67,12 +80,13 @@ def setting(tmp_path_factory):
             vocabulary=str(folder / f"{name}.model"),
             cc100_dir=str(folder / "mono"),
             bitext_dir=str(folder / "pairs"),
-            languages=languages,
+            languages=("en", "fr") if name == "old" else (),
             workers=1,
         )
         prepare(config)
     hf_folders.write_checkpoint(folder / "run", "xlm", old)
-    return Setting(old, new, *(str(folder / name) for name in ("old", "new", "run")))
+    data = {name: str(folder / name) for name in vocabularies}
+    return Setting(vocabularies, data, str(folder / "run"))
 
 
 def outputs(objective, params, ids):
@@ -110,40 +124,67 @@ def weights(config, source):
     return run, jax.device_get(params)
 
 
-def test_old_text_has_the_same_logits(setting, tmp_path):
+@pytest.mark.parametrize("kind", ["new", "trimmed"])
+def test_old_text_has_the_same_logits(setting, tmp_path, kind):
     source = assembly.as_path(setting.run)
-    old_run, before = weights(runs.load(tmp_path, setting.old_data, objective="xlm"), source)
-    config = runs.load(tmp_path, setting.new_data, objective="xlm", INIT_FROM=setting.run)
+    old_run, before = weights(runs.load(tmp_path, setting.data["old"], objective="xlm"), source)
+    data = setting.data[kind]
+    config = runs.load(tmp_path, data, objective="xlm", INIT_FROM=setting.run)
     run, after = weights(config, source)
     assert run.growth.tables == {"tokens.embedding", "head.bias"}
-    old, new = setting.old, setting.new
+    old, new = setting.vocabularies["old"], setting.vocabularies[kind]
+    ids_in_old = vocabulary_extension.old_ids(new, old)
     text = lines_of("en", 1)[0]
     ids = old.encode(text)
-    assert new.encode(text) == ids
+    assert ids_in_old[new.encode(text)].tolist() == ids
     masked = [0, *ids[:2], old.mask_id, *ids[3:], 2]
     hidden, logits = outputs(old_run.objective, before, masked)
-    masked[3] = new.mask_id
-    again, grown = outputs(run.objective, after, masked)
+    new_ids = new.encode(text)
+    again, grown = outputs(run.objective, after, [0, *new_ids[:2], new.mask_id, *new_ids[3:], 2])
     for a, b in zip(hidden, again, strict=True):
         np.testing.assert_array_equal(a, b)
-    pieces = old.size - 1
-    np.testing.assert_allclose(grown[:, :pieces], logits[:, :pieces], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(grown[:, new.mask_id], logits[:, old.mask_id], rtol=1e-6, atol=1e-6)
+    rows = np.flatnonzero(ids_in_old >= 0)
+    assert new.mask_id in rows
+    np.testing.assert_allclose(grown[:, rows], logits[:, ids_in_old[rows]], rtol=1e-6, atol=1e-6)
+
+
+def test_a_checkpoint_is_read_with_a_trimmed_vocabulary(setting, tmp_path):
+    write_vocabulary(setting.vocabularies["trimmed"], tmp_path / "trimmed.model")
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    with sharding_rules(mesh):
+        before = trained.load(setting.run, None, mesh).params
+        after = trained.load(setting.run, str(tmp_path / "trimmed.model"), mesh).params
+    ids_in_old = vocabulary_extension.old_ids(
+        setting.vocabularies["trimmed"], setting.vocabularies["old"]
+    )
+    rows = np.flatnonzero(ids_in_old >= 0)
+    for name in (("tokens", "embedding"), ("head", "bias")):
+        table = before[name[0]][name[1]]
+        np.testing.assert_array_equal(after[name[0]][name[1]][rows], table[ids_in_old[rows]])
+
+
+def test_a_vocabulary_that_derives_needs_the_old_one(setting, tmp_path):
+    run = tmp_path / "source"
+    shutil.copytree(setting.run, run)
+    (run / "vocabulary.model").unlink()
+    config = runs.load(tmp_path, setting.data["trimmed"], objective="xlm", INIT_FROM=str(run))
+    with pytest.raises(ValueError, match=r"vocabulary\.model, which .* is missing.*Copy the"):
+        assembly.assemble(config)
 
 
 def test_new_pieces_are_means_of_their_parts(setting, tmp_path):
     source = assembly.as_path(setting.run)
-    _, before = weights(runs.load(tmp_path, setting.old_data, objective="xlm"), source)
-    config = runs.load(tmp_path, setting.new_data, objective="xlm", INIT_FROM=setting.run)
+    _, before = weights(runs.load(tmp_path, setting.data["old"], objective="xlm"), source)
+    config = runs.load(tmp_path, setting.data["new"], objective="xlm", INIT_FROM=setting.run)
     _, after = weights(config, source)
-    added = range(setting.old.size - 1, setting.new.size - 1)
-    piece = next(i for i in added if len(setting.new.id_to_piece(i)) > 2)
-    text = setting.new.id_to_piece(piece)
+    added = range(setting.vocabularies["old"].size - 1, setting.vocabularies["new"].size - 1)
+    piece = next(i for i in added if len(setting.vocabularies["new"].id_to_piece(i)) > 2)
+    text = setting.vocabularies["new"].id_to_piece(piece)
     # The old vocabulary has no Greek characters, and spells them in bytes.
     parts = ["▁"] if text.startswith("▁") else []
     parts += [f"<0x{byte:02X}>" for byte in text.removeprefix("▁").encode()]
-    ids = [setting.old.piece_to_id(part) for part in parts]
-    assert setting.old.unk_id not in ids
+    ids = [setting.vocabularies["old"].piece_to_id(part) for part in parts]
+    assert setting.vocabularies["old"].unk_id not in ids
     for name in (("tokens", "embedding"), ("head", "bias")):
         table = before[name[0]][name[1]]
         mean = np.mean([table[i] for i in ids], axis=0)
@@ -151,22 +192,27 @@ def test_new_pieces_are_means_of_their_parts(setting, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["new", "trimmed"])
 @pytest.mark.parametrize("objective", ["xlm", "xlme", "veco"])
-def test_training_goes_on(setting, tmp_path, caplog, objective):
+def test_training_goes_on(setting, tmp_path, caplog, objective, kind):
     run = tmp_path / "source"
     if objective == "veco":
-        runs.run(run, setting.old_data, objective="veco", TRAIN_STEPS=5)
+        runs.run(run, setting.data["old"], objective="veco", TRAIN_STEPS=5)
     else:
         shutil.copytree(setting.run, run)
     with caplog.at_level("INFO"):
         options = {"objective": objective, "INIT_FROM": str(run), "TRAIN_STEPS": 6}
-        runs.run(tmp_path / "run", setting.new_data, **options)
-    assert f"grown from {setting.old.size:,} to {setting.new.size:,} ids" in caplog.text
+        data = setting.data[kind]
+        runs.run(tmp_path / "run", data, **options)
+    assert (
+        f"from {setting.vocabularies['old'].size:,} to {setting.vocabularies[kind].size:,} ids"
+        in caplog.text
+    )
     losses = [line["loss"] for line in tiny.metrics(tmp_path / "run") if "loss" in line]
     assert len(losses) == 6 and np.isfinite(losses).all()
     # It resumes without the run that it started from.
     shutil.rmtree(run)
-    state = runs.run(tmp_path / "run", setting.new_data, **{**options, "TRAIN_STEPS": 7})
+    state = runs.run(tmp_path / "run", data, **{**options, "TRAIN_STEPS": 7})
     assert int(state.step) == 7
 
 
@@ -176,7 +222,7 @@ def test_tables_that_are_split_over_devices_grow_alike(setting, tmp_path):
     for devices in (1, 2):
         run = tmp_path / str(devices)
         options = {"objective": "xlm", "INIT_FROM": setting.run, "TRAIN_STEPS": 5}
-        flags = tiny.flags(run, setting.new_data, Mesh__fsdp=devices, **options)
+        flags = tiny.flags(run, setting.data["new"], Mesh__fsdp=devices, **options)
         assert "grown from" in tiny.train(*flags, devices=devices)
         losses[devices] = [line["loss"] for line in tiny.metrics(run) if "loss" in line]
     assert len(losses[1]) == 5
@@ -187,9 +233,9 @@ def test_another_vocabulary_is_refused(setting, tmp_path):
     other = tmp_path / "other"
     lines = lines_of("en", 200) + lines_of("el", 200)
     write_vocabulary(train_vocabulary(lines, 500, allow_smaller=True), tmp_path / "other.model")
-    prepared = PreparedDataset.load(setting.new_data)
-    assert prepared.vocabulary_size == setting.new.size
-    folder = assembly.as_path(setting.new_data).parent
+    prepared = PreparedDataset.load(setting.data["new"])
+    assert prepared.vocabulary_size == setting.vocabularies["new"].size
+    folder = assembly.as_path(setting.data["new"]).parent
     prepare(
         PrepareConfig(
             str(other),

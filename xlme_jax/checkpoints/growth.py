@@ -1,9 +1,13 @@
-"""Grows the tables of a vocabulary in a checkpoint to those of a vocabulary that extends it."""
+"""Turns the tables of a checkpoint's vocabulary into those of one that derives from it.
+
+An extended vocabulary has larger tables, a trimmed one smaller tables; pieces of both keep their
+rows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -12,20 +16,20 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """Rule that computes the rows of larger tables from the rows of smaller tables.
+    """Rule that computes the rows of a vocabulary's tables from the rows of another's.
 
     A table has a row for each id of a vocabulary: token embeddings [V, E] and output biases [V].
     Both have further rows of padding.
 
     Attributes:
-      digest: digest of the smaller vocabulary, as checkpoints record it.
-      size: number of ids of the smaller vocabulary.
-      padded: number of rows of the smaller tables, with padding.
+      digest: digest of the checkpoint's vocabulary, as checkpoints record it.
+      size: number of ids of that vocabulary.
+      padded: number of rows of the checkpoint's tables, with padding.
       tables: dotted names of the model's weights that are tables.
-      rows: int32[N], numbers of rows of the larger tables; a row may occur several times.
-      sources: int32[N], numbers of rows of the smaller tables. Row r of a larger table is the mean
-        of the rows `sources[i]` for all i with `rows[i] == r`. Rows that do not occur in `rows` are
-        padding, and zero.
+      rows: int32[N], numbers of rows of the new tables; a row may occur several times.
+      sources: int32[N], numbers of rows of the checkpoint's tables. Row r of a new table is the
+        mean of the rows `sources[i]` for all i with `rows[i] == r`. Rows that do not occur in
+        `rows` are padding, and zero.
     """
 
     digest: str
@@ -61,7 +65,7 @@ class Growth:
           leaf: shape, dtype and sharding of the weight in this model.
 
         Returns:
-          `leaf`; for a table, with the number of rows of the smaller table.
+          `leaf`; for a table, with the number of rows of the checkpoint's table.
         """
         if name not in self.tables:
             return leaf
@@ -91,11 +95,38 @@ class Growth:
         means = sums / counts.reshape(-1, *[1] * (table.ndim - 1)).astype(table.dtype)
         return means.astype(table.dtype)
 
+    def of_copies(self, names: Collection[str]) -> Growth:
+        """Returns this rule for arrays of the weights' shapes, such as the moments of an optimizer.
+
+        Args:
+          names: dotted names of arrays, which end in the dotted name of their weight.
+        """
+        ends = tuple(f".{table}" for table in self.tables)
+        tables = frozenset(name for name in names if name.endswith(ends))
+        return dataclasses.replace(self, tables=tables)
+
+    @property
+    def new_pieces(self) -> int:
+        """Returns how many ids the checkpoint's vocabulary lacks."""
+        return int(self.rows.max()) + 1 - self._copied_rows
+
+    @property
+    def _copied_rows(self) -> int:
+        """Returns how many ids both vocabularies have."""
+        parts = np.bincount(self.rows)
+        # A new piece of one part is an unknown character, with the row of <unk>.
+        return len(np.unique(self.sources[parts[self.rows] == 1]))
+
     def describe(self) -> str:
-        """Returns a line for the log that says how many ids are new and which weights grow."""
-        new = int(self.rows.max()) + 1 - self.size
-        names = ", ".join(sorted(self.tables))
-        return (
-            f"the vocabulary has grown from {self.size:,} to {self.size + new:,} ids: the rows of "
-            f"{new:,} new pieces in {names} are means over the old pieces that they consist of"
-        )
+        """Returns a line for the log that says how many ids are new and which weights change."""
+        size, names = int(self.rows.max()) + 1, ", ".join(sorted(self.tables))
+        verb = "grown" if size > self.size else "shrunk" if size < self.size else "changed"
+        changes = [f"the vocabulary has {verb} from {self.size:,} to {size:,} ids"]
+        if self.new_pieces:
+            changes.append(
+                f"the rows of {self.new_pieces:,} new pieces in {names} are means over the old "
+                "pieces that they consist of"
+            )
+        if absent := self.size - self._copied_rows:
+            changes.append(f"the rows of {absent:,} old pieces in {names} are left out")
+        return ": ".join([changes[0], " and ".join(changes[1:])])

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import optax
 
+from xlme_jax.checkpoints.digests import leaf_name
 from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.checkpoints.layer_forms import converted, in_form_of
 from xlme_jax.checkpoints.saved import (
@@ -31,19 +32,20 @@ def check_warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None)
     Args:
       run: MODEL_DIR of the other run or one of its checkpoints.
       abstract: ShapeDtypeStructs of this run's optimizer state.
-      growth: growth of the vocabulary, if this run's vocabulary extends that of the checkpoint.
+      growth: how the rows of tables follow from those of the checkpoint's vocabulary, if this run's
+        vocabulary derives from that.
 
     Raises:
       ValueError: there is no checkpoint, its metadata is damaged, its optimizer is missing or has
-        other weights, or the vocabulary has grown.
+        other weights, or the vocabulary has new pieces.
     """
     checkpoint = checkpoint_of(run)
     where = f"INIT_FROM = {str(run)!r} with Loop.init_optimizer = True"
     fresh = "Set Loop.init_optimizer = False for a fresh optimizer."
-    if growth is not None:
+    if growth is not None and growth.new_pieces:
         raise ValueError(
-            f"{where}: the vocabulary of DATA_DIR extends that of the checkpoint, and the moments "
-            f"of new pieces are not known. {fresh}"
+            f"{where}: the vocabulary of DATA_DIR has pieces that the checkpoint lacks, and their "
+            f"moments are not known. {fresh}"
         )
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
         shapes = tree_shapes({_PART: state_metadata(checkpoint).get(_PART) or {}})
@@ -52,11 +54,14 @@ def check_warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None)
             f"{where}: {checkpoint} has no state of the optimizer, as averages and weights that "
             f"come from Hugging Face have none. {fresh}"
         )
+    expected = in_form_of({_PART: abstract}, shapes)
+    if growth is not None:
+        shapes = growth.of_copies(shapes).shapes(shapes, tree_shapes(expected))
     remedy = f"Optimizers continue with the same weights, from the same system. {fresh}"
-    compare_shapes(shapes, in_form_of({_PART: abstract}, shapes), where, remedy)
+    compare_shapes(shapes, expected, where, remedy)
 
 
-def warm_optimizer(run: Path, abstract: Any) -> Any:
+def warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None) -> Any:
     """Reads the optimizer of another run's checkpoint into the shardings of this one.
 
     Adam's moments come from the checkpoint, and so does the count of updates of Adam's bias
@@ -67,6 +72,7 @@ def warm_optimizer(run: Path, abstract: Any) -> Any:
       run: MODEL_DIR of the other run or one of its checkpoints; `check_warm_start` has verified its
         files, and `check_warm_optimizer` its shapes.
       abstract: ShapeDtypeStructs of this run's optimizer state, with shardings.
+      growth: as for `check_warm_optimizer`; moments have the rows of their tables.
 
     Returns:
       The optimizer state, as arrays.
@@ -78,7 +84,17 @@ def warm_optimizer(run: Path, abstract: Any) -> Any:
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
         expected = read_fields(checkpoint)["digests"]
     tree = {_PART: abstract}
-    read = read_arrays(checkpoint, in_form_of(tree, expected), expected)
+    leaves = in_form_of(tree, expected)
+    if growth is None:
+        read = read_arrays(checkpoint, leaves, expected)
+    else:
+        rule, with_names = growth.of_copies(expected), jax.tree_util.tree_map_with_path
+        smaller = with_names(lambda path, leaf: rule.small(leaf_name(path), leaf), leaves)
+        read = with_names(
+            lambda path, leaf, value: rule.grown(leaf_name(path), value, leaf),
+            leaves,
+            read_arrays(checkpoint, smaller, expected),
+        )
     read = converted(read, tree)
     _log.info("Warm start: optimizer from %s, its schedule from step 0", checkpoint)
     return jax.tree.map(_restarted, read[_PART], is_leaf=_is_schedule)

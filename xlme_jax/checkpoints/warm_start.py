@@ -54,8 +54,8 @@ class _Plan:
         the form of the checkpoint (`layer_forms`).
       loaded: ShapeDtypeStructs of the weights of this model that the checkpoint has.
       sources: {dotted name in this model: dotted name in the checkpoint}; empty if names are equal.
-      growth: growth of the vocabulary's tables from those of the checkpoint; None if they keep
-        their size.
+      growth: how the vocabulary's tables follow from those of the checkpoint; None if they are
+        the same.
     """
 
     checkpoint: Path
@@ -107,8 +107,8 @@ def warm_start(
         lacks.
       counterparts: {prefix of names in this model: prefix of names in the checkpoint}, used if the
         checkpoint has none of this model's top-level names (`WarmStart.counterparts`).
-      growth: growth of the tables of a smaller vocabulary, used if the checkpoint has that
-        vocabulary.
+      growth: how tables of another vocabulary become this model's, used if the checkpoint has
+        that vocabulary.
 
     Returns:
       The weights of this model that the checkpoint has.
@@ -214,8 +214,8 @@ def _check_vocabulary(run: Path, saved: str | None, vocabulary: str) -> None:
             f"INIT_FROM = {str(run)!r} was trained with another vocabulary "
             f"(sha256 {saved[:12]}) than the data in DATA_DIR was prepared with "
             f"({vocabulary[:12]}), which does not extend it. Prepare the data with the "
-            "vocabulary.model of that run's DATA_DIR, or with "
-            "one that `python -m xlme_jax.train_vocabulary --extend` made from it."
+            "vocabulary.model of that run's DATA_DIR, or with one that `python -m "
+            "xlme_jax.train_vocabulary --extend` or --trim made from it."
         )
 
 
@@ -249,7 +249,7 @@ def _are_finite(arrays: list[jax.Array]) -> jax.Array:
 def _copied_weight(
     name: str, value: jax.Array, leaf: jax.ShapeDtypeStruct, growth: Growth | None
 ) -> jax.Array:
-    """Returns a copy of a weight; a table of the vocabulary has grown in it.
+    """Returns a copy of a weight; a table has the rows of this model's vocabulary.
 
     Weights are copied because one saved weight may initialise two weights of this model, and the
     train step donates the buffer of each.

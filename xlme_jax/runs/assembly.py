@@ -25,7 +25,6 @@ from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.objectives.base import Params
 from xlme_jax.ops import products
-from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.runs import attention_choice, parts
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
@@ -227,31 +226,23 @@ def _samples_reader(built: parts.Parts, config: Any, mesh: jax.sharding.Mesh) ->
 def _growth(
     dataset: PreparedDataset, boxed: Params, init_from: str | None, model_dir: Path
 ) -> Growth | None:
-    """Returns how the tables of INIT_FROM grow if the data's vocabulary extends its vocabulary.
+    """Returns how the tables of INIT_FROM become those of the data's vocabulary.
 
-    None if nothing is to grow: the run is not a new one that starts from a checkpoint, the
-    vocabularies are the same, or the data's vocabulary does not extend the checkpoint's one.
+    None if nothing changes or can: the run is not a new one that starts from a checkpoint, the
+    vocabularies are the same, or the data's vocabulary does not derive from the checkpoint's one.
+
+    Raises:
+      ValueError: whether it derives cannot be told without the checkpoint's vocabulary.
     """
     if init_from is None or has_checkpoint(model_dir):
         return None
-    from xlme_jax.checkpoints.growth import Growth
-    from xlme_jax.data import vocabulary_extension
-    from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
-
-    init_vocabulary = read_record(as_path(init_from)).vocabulary
-    if init_vocabulary in ("", dataset.vocabulary_digest):
+    if read_record(as_path(init_from)).vocabulary in ("", dataset.vocabulary_digest):
         return None
+    from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
+    from xlme_jax.runs.table_growth import table_growth
+
     try:
         vocabulary = Vocabulary.load(dataset.vocabulary_path)
     except VocabularyError:
-        return None  # Only SentencePiece's extend another; the warm start refuses this one.
-    parent = vocabulary_extension.parent(vocabulary)
-    if parent is None or parent.digest != init_vocabulary:
-        return None
-    return Growth(
-        parent.digest,
-        parent.size,
-        padded_size(parent.size),
-        model_info.vocabulary_tables(boxed),
-        *vocabulary_extension.row_sources(vocabulary, parent.size),
-    )
+        return None  # Only SentencePiece's derive from another; the warm start refuses this one.
+    return table_growth(as_path(init_from), vocabulary, boxed)

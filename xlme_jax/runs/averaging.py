@@ -47,8 +47,8 @@ def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -
       The path of the written checkpoint.
 
     Raises:
-      ValueError: there are fewer checkpoints, they differ in model or data, one is damaged, or
-        `output` has a checkpoint; nothing has been written then.
+      ValueError: there are fewer checkpoints, they differ in model or data, one is damaged, the
+        vocabulary is another one, or `output` has a checkpoint; nothing has been written then.
     """
     if has_checkpoint(output):
         raise ValueError(f"--output={output} already contains a run; choose another folder.")
@@ -65,6 +65,11 @@ def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         loaded = trained.load(str(averaged[-1]), vocabulary, mesh)
+        if record.vocabulary not in ("", loaded.vocabulary.digest):
+            raise ValueError(
+                f"--vocabulary={vocabulary} is not the vocabulary of {run}. Average with the run's "
+                "own; `export` and `evaluate` take one that extends or trims it."
+            )
         params = _mean(loaded, averaged[:-1])
         step = jax.device_put(np.int32(steps[-1]), loaded.abstract.step.sharding)
         state = TrainState(step, params, {}, loaded.abstract.opt_state)

@@ -18,6 +18,7 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.outcome import Subject, subject_of
 from xlme_jax.evaluation.results import Header
 from xlme_jax.objectives.base import Objective, Params
+from xlme_jax.runs.table_growth import table_growth
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
@@ -114,6 +115,7 @@ def load(
     Args:
       checkpoint: MODEL_DIR of a run, or one of its checkpoints.
       vocabulary: SentencePiece model; None uses that in MODEL_DIR, or else that of the run's data.
+        Tables get the rows of a model that extends or trims it.
       mesh: devices for the weights.
       dtype: compute type; None uses the type of the run's configuration on these devices.
 
@@ -127,7 +129,11 @@ def load(
     dtype = dtype or config.dtype_on(jax.default_backend())
     objective = config.objective.build(words.size, dtype)
     abstract = states.abstract_state(objective, optax.identity(), mesh)
-    params = warm_start(folder, abstract.params, words.digest)
+    growth = None
+    if vocabulary:
+        boxed = states.boxed_state(objective, optax.identity(), mesh).params
+        growth = table_growth(folder, words, boxed)
+    params = warm_start(folder, abstract.params, words.digest, growth=growth)
     return LoadedRun(folder, config, words, objective, params, abstract, mesh)
 
 

@@ -67,7 +67,7 @@ class Run:
         step}, for MFU and the checkpoints' records; {} if steps differ.
       encoder_parameters: parameters of the exported encoder, for the checkpoints' records.
       vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
-      growth: how weights of the vocabulary that the data's one extends are grown in a warm start.
+      growth: how a warm start changes the tables of the vocabulary that the data's derives from.
       weights: {stream: schedule of the weight of its losses}, for `make_train_step`.
       stop_rules: conditions on logged metrics that end the run if they are not met.
       best: which checkpoints are kept as the best, and when the run has stopped improving.

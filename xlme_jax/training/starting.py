@@ -131,7 +131,8 @@ def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmPar
         # Two optimizer states may not fit in memory.
         jax.tree.map(lambda leaf: leaf.delete(), state.opt_state)
         source = as_path(run.config.init_from or "")
-        state = dataclasses.replace(state, opt_state=warm_optimizer(source, abstract.opt_state))
+        opt_state = warm_optimizer(source, abstract.opt_state, run.growth)
+        state = dataclasses.replace(state, opt_state=opt_state)
     return state
 
 
