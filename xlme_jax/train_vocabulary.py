@@ -27,6 +27,16 @@ before::
     python -m xlme_jax.train_vocabulary --extend=vocabulary.model --tasks=cc100 --cc100_dir=mono \
         --languages=el,sw --keep=en,fr,ru --size=+4000 --output=extended.model
 
+`--trim` leaves out the pieces that the text of `--languages` does not use; that text keeps its
+pieces, and a checkpoint trained with the old vocabulary can be continued with a smaller table
+(`docs/guide/vocabularies.md`). With `--size`, new pieces of `--languages` are added, as by
+`--extend`, and `--keep` names further languages, whose pieces stay too::
+
+    python -m xlme_jax.train_vocabulary --trim=vocabulary.model --tasks=cc100 --cc100_dir=mono \
+        --languages=en,fr,sw --output=trimmed.model
+    python -m xlme_jax.train_vocabulary --trim=vocabulary.model --tasks=cc100 --cc100_dir=mono \
+        --languages=sw --keep=en,fr --size=+4000 --output=trimmed.model
+
 `--report` measures the vocabulary on the text of each language, next to others (`--against`).
 """
 
@@ -60,20 +70,35 @@ _METHOD = flags.DEFINE_enum(
     "temperature: one model on text of all languages; vocap: see above.",
 )
 _SIZE = flags.DEFINE_integer(
-    "size", 16_000, "Number of ids, including <pad> and <mask>; with --extend, of new pieces.", 8
+    "size",
+    16_000,
+    "Number of ids, including <pad> and <mask>; with --extend or --trim, of new pieces.",
+    8,
 )
 _EXTEND = flags.DEFINE_string(
     "extend", None, "Vocabulary to add pieces to; its ids and scores stay."
 )
+_TRIM = flags.DEFINE_string(
+    "trim", None, "Vocabulary to leave pieces out of that the text does not use."
+)
+_UNUSED_CHARACTERS = flags.DEFINE_bool(
+    "unused_characters",
+    True,
+    "trim: keep single characters that the text does not use; else they become bytes or <unk>.",
+)
 _KEEP = flags.DEFINE_list(
-    "keep", [], "extend: old languages in the same folders, whose tokens should hardly change."
+    "keep", [], "extend, trim: old languages in the same folders, whose tokens hardly change."
 )
 _OUTPUT = flags.DEFINE_string("output", "vocabulary.model", "File to write.")
 _ALPHA = flags.DEFINE_float(
     "alpha", 0.7, "Exponent of the sampling over languages (p ∝ bytes^alpha).", 0.0, 1.0
 )
 _BUDGET = flags.DEFINE_integer(
-    "sample_bytes", None, "Bytes of text to train on (default: 1,500 per id; 16k ids: 24 MB).", 1
+    "sample_bytes",
+    None,
+    "Bytes of text to train on (default: 1,500 per id; 16k ids: 24 MB); trim: to "
+    "count pieces in (default: all).",
+    1,
 )
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
 _BYTE_FALLBACK = flags.DEFINE_bool(
@@ -122,6 +147,24 @@ def _check_report() -> None:
 
 def _check_method() -> None:
     """Raises ValueError if the flags given belong to different methods, or one is missing."""
+    if _TRIM.value and _EXTEND.value:
+        raise ValueError("--trim adds pieces too if --size=+N is given; remove --extend.")
+    if not _UNUSED_CHARACTERS.value and not _TRIM.value:
+        raise ValueError("--nounused_characters is a flag of --trim=FILE.model; add that.")
+    if _TRIM.value and (_METHOD.value == "vocap" or not _BYTE_FALLBACK.value):
+        raise ValueError(
+            "--trim keeps the kind of the vocabulary that it trims; remove --method=vocap and "
+            "--nobyte_fallback."
+        )
+    if _TRIM.value and not flags.FLAGS.languages:
+        raise ValueError(
+            "--trim needs --languages, whose pieces stay, such as --languages=en,fr,sw"
+        )
+    if _TRIM.value and _KEEP.value and not flags.FLAGS["size"].present:
+        raise ValueError(
+            "--keep with --trim is for languages that get no new pieces, and without --size=+N "
+            "none does; name all languages in --languages."
+        )
     if _EXTEND.value and (_METHOD.value == "vocap" or not _BYTE_FALLBACK.value):
         raise ValueError(
             "--extend keeps the kind of the vocabulary that it extends; remove --method=vocap and "
@@ -129,7 +172,7 @@ def _check_method() -> None:
         )
     if _EXTEND.value and not flags.FLAGS.languages:
         raise ValueError("--extend needs --languages, the new languages, such as --languages=el,sw")
-    if _KEEP.value and not _EXTEND.value:
+    if _KEEP.value and not (_EXTEND.value or _TRIM.value):
         raise ValueError("--keep is a flag of --extend=FILE.model; add that, or remove --keep.")
     old, new = (set(map(tag_or_code, codes)) for codes in (_KEEP.value, flags.FLAGS.languages))
     if both := sorted(old & new):
@@ -194,11 +237,18 @@ def _by_temperature(texts: Sequence[LanguageText]) -> Vocabulary:
     )
 
 
-def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
-    """Returns the old vocabulary with pieces of the new languages added.
+def _old_languages() -> list[str]:
+    """Returns the codes of --keep."""
+    return list(dict.fromkeys(map(tag_or_code, _KEEP.value)))
 
-    Prints how the tokens of each language change.
-    """
+
+def _new_languages() -> list[str]:
+    """Returns the codes of --languages."""
+    return list(dict.fromkeys(map(tag_or_code, flags.FLAGS.languages)))
+
+
+def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
+    """Returns the old vocabulary with pieces of the new languages added."""
     from xlme_jax.data.vocabulary import sentences
     from xlme_jax.preparation import vocabulary_text
     from xlme_jax.vocabularies import extending
@@ -210,22 +260,56 @@ def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
         sampled = vocabulary_text.sample_text(chosen, _budget(), _ALPHA.value, _SEED.value)
         return list(sentences(vocabulary_text.progress_bar(sampled)))
 
-    new = list(dict.fromkeys(map(tag_or_code, flags.FLAGS.languages)))
-    retained = list(dict.fromkeys(map(tag_or_code, _KEEP.value)))
-    extended = extending.extend(
+    return extending.extend(
         old,
-        sample(new),
+        sample(_new_languages()),
         _SIZE.value,
-        sample(retained),
+        sample(_old_languages()),
         character_coverage=_COVERAGE.value,
         allow_smaller=_ALLOW_SMALLER.value,
     )
+
+
+def _by_trimming(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
+    """Returns the pieces of the old vocabulary that the text uses; with --size, new pieces too.
+
+    Prints how many pieces each language uses.
+    """
+    import numpy as np
+
+    from xlme_jax.data import vocabulary_extension
+    from xlme_jax.vocabularies import trimming
+
+    adds = flags.FLAGS["size"].present
+    # Pieces are added first, so that old ones which only they replace are left out, and all
+    # scores are those of --extend.
+    extended = _by_extension(texts, old) if adds else old
+    counts = trimming.piece_counts(extended, texts, _BUDGET.value, _ALPHA.value, _SEED.value)
+    print(trimming.summary(trimming.uses_of(extended, counts)))
+    used = np.sum(list(counts.values()), axis=0) > 0
+    used[old.size - 1 :] = True  # New pieces stay.
+    trimmed = vocabulary_extension.trim(extended, used, old, _UNUSED_CHARACTERS.value)
+    print(
+        f"{old.size:,} ids become {trimmed.size:,}: {extended.size - trimmed.size:,} left out, "
+        f"{extended.size - old.size:,} new"
+    )
+    return trimmed
+
+
+def _print_changes(texts: Sequence[LanguageText], old: Vocabulary, new: Vocabulary) -> None:
+    """Prints how the tokens of each language change."""
+    from xlme_jax.data.vocabulary import sentences
+    from xlme_jax.preparation import vocabulary_text, workers
+    from xlme_jax.vocabularies import extending
+
     changes = []
-    for language in (*retained, *new):
-        lines = vocabulary_text.sample_language(texts, language, _CHANGE_BYTES, _SEED.value + 1)
-        changes.append((language, extending.changes(old, extended, sentences(lines))))
+    languages = (*_old_languages(), *_new_languages())
+    with workers.open_bar(desc="compare", unit="language", total=len(languages)) as bar:
+        for language in languages:
+            lines = vocabulary_text.sample_language(texts, language, _CHANGE_BYTES, _SEED.value + 1)
+            changes.append((language, extending.changes(old, new, sentences(lines))))
+            bar.update()
     print(extending.summary(changes))
-    return extended
 
 
 def _by_vocap(
@@ -288,7 +372,8 @@ def main() -> None:
     _check_report()
     compared = {path: vocabulary.Vocabulary.load(path) for path in _AGAINST.value}
     config = _vocap_config()
-    old = vocabulary.Vocabulary.load(_EXTEND.value) if _EXTEND.value else None
+    source = _EXTEND.value or _TRIM.value
+    old = vocabulary.Vocabulary.load(source) if source else None
     start = time.monotonic()
     fixed = {"languages": (*flags.FLAGS.languages, *_KEEP.value)} if old else {}
     texts = api.find_text(
@@ -299,8 +384,11 @@ def main() -> None:
     allocated = None
     if config:
         trained, allocated = _by_vocap(texts, config)
+    elif old:
+        trained = (_by_trimming if _TRIM.value else _by_extension)(texts, old)
+        _print_changes(texts, old, trained)
     else:
-        trained = _by_extension(texts, old) if old else _by_temperature(texts)
+        trained = _by_temperature(texts)
     vocabulary.write_vocabulary(trained, _OUTPUT.value)
     seconds = time.monotonic() - start
     print(f"{_OUTPUT.value}: {trained.size} ids, {seconds:.0f} s", file=sys.stderr)

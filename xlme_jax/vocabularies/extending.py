@@ -33,13 +33,13 @@ _BATCH = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """How a text is tokenized by an extended vocabulary.
+    """How a text is tokenized by a vocabulary that derives from another one.
 
     Attributes:
       lines: Number of lines.
       changed: Number of lines whose tokens differ between the vocabularies.
       tokens_before: Number of tokens by the old vocabulary.
-      tokens: Number of tokens by the extended vocabulary.
+      tokens: Number of tokens by the derived vocabulary.
     """
 
     lines: int
@@ -121,14 +121,14 @@ def _new_pieces(
 
 
 def changes(old: Vocabulary, new: Vocabulary, lines: Iterable[str]) -> Changes:
-    """Compares the tokens of lines by the vocabulary `old` and by `new`, which extends it."""
+    """Compares the tokens of lines by the vocabulary `old` and by `new`, which derives from it."""
     total = changed = before = after = 0
-    stream = iter(lines)
+    stream, ids_in_old = iter(lines), vocabulary_extension.old_ids(new, old)
     while batch := list(itertools.islice(stream, _BATCH)):
         pairs = zip(old.encode_batch(batch), new.encode_batch(batch))
         for old_ids, new_ids in pairs:
             total += 1
-            changed += old_ids != new_ids
+            changed += old_ids != ids_in_old[new_ids].tolist()
             before += len(old_ids)
             after += len(new_ids)
     return Changes(total, changed, before, after)
