@@ -227,11 +227,7 @@ def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> L
     objective = build_objective(config, topology.machine.platform)
     mesh = meshes.make_mesh(config.mesh, devices)
     shapes = stream_shapes(config, objective)
-    rows = {name: shape[0] for name, shape in shapes.items()}
-    meshes.check_divisible(rows, mesh, config.loop.micro_batches)
-    lengths = {name: length for name, (_, length) in shapes.items()}
-    items = items_per_step(config.streams_of(objective))
-    objective.check(RunFacts(lengths, items, train_steps=config.loop.train_steps))
+    _check_run(config, objective, mesh, shapes)
     optimizer = objective.optimizer(config.optimizer.build(config.loop.train_steps))
     batch = _abstract_batch(config, objective, mesh)
     with states.sharding_rules(mesh):
@@ -252,6 +248,30 @@ def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> L
         "tokens": sum(rows * length for rows, length in shapes.values()),
     }
     return Lowered(program, config, topology, dict(mesh.shape), known, numbers)
+
+
+def _check_run(
+    config: TrainConfig,
+    objective: Objective,
+    mesh: jax.sharding.Mesh,
+    shapes: Mapping[str, tuple[int, int]],
+) -> None:
+    """Checks what `train` checks of a mesh and of an objective before it compiles a step.
+
+    Args:
+      config: the run's configuration.
+      objective: its objective.
+      mesh: the mesh of the topology.
+      shapes: {stream: (rows, length) of a batch}.
+
+    Raises:
+      ValueError: rows cannot be divided, or the objective refuses the run.
+    """
+    rows = {name: rows for name, (rows, _) in shapes.items()}
+    meshes.check_divisible(rows, mesh, config.loop.micro_batches)
+    lengths = {name: length for name, (_, length) in shapes.items()}
+    items = items_per_step(config.streams_of(objective))
+    objective.check(RunFacts(lengths, items, train_steps=config.loop.train_steps))
 
 
 def compile_lowered(lowered: Lowered) -> Compiled:

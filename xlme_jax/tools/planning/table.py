@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,29 +164,38 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
         "hidden), s | step, s | tokens/s | MFU (overlapped) | days |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for shipped, plan in rows:
-        facts = plan["given"]
-        memory = facts["memory_bytes"]
-        cells = [
-            shipped.run,
-            f"{shipped.topology} ({facts['devices']} devices)",
-            f"{' x '.join(map(str, shipped.mesh))}, {shipped.micro_batches}, {shipped.remat}",
-            f"{memory['total'] / GIB:.1f} of {memory['available'] / GIB:.1f}"
-            + ("" if facts["fits"] else " **does not fit**"),
-            f"{(memory['params'] + memory['optimizer']) / GIB:.1f}",
-        ]
-        if "seconds" in facts:
-            seconds = facts["seconds"]
-            parts = (seconds[part] for part in ("compute", "memory", "collectives", "exposed"))
-            overlapped = facts["mfu"] * seconds["step"] / seconds["best"]
-            cells += [
-                f"{facts['hbm_bytes'] / 1e9:.0f}",
-                f"{sum(facts['sent_bytes'].values()) / 1e9:.1f}",
-                "{:.3f}, {:.3f}, {:.3f} ({:.3f})".format(*parts),
-                f"{seconds['step']:.3f}",
-                f"{facts['tokens_per_second'] / 1e6:.2f} M",
-                f"{facts['mfu']:.0%} ({overlapped:.0%})",
-                f"{facts['days']:.1f}",
-            ]
-        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["| " + " | ".join(_cells(shipped, plan["given"])) + " |" for shipped, plan in rows]
     return "\n".join(lines) + "\n"
+
+
+def _cells(shipped: Shipped, facts: Mapping[str, Any]) -> list[str]:
+    """Returns the cells of a run in the table of `markdown`; those of memory alone without times.
+
+    Args:
+      shipped: the run.
+      facts: "given" of `summary.facts` of its plan.
+    """
+    memory = facts["memory_bytes"]
+    cells = [
+        shipped.run,
+        f"{shipped.topology} ({facts['devices']} devices)",
+        f"{' x '.join(map(str, shipped.mesh))}, {shipped.micro_batches}, {shipped.remat}",
+        f"{memory['total'] / GIB:.1f} of {memory['available'] / GIB:.1f}"
+        + ("" if facts["fits"] else " **does not fit**"),
+        f"{(memory['params'] + memory['optimizer']) / GIB:.1f}",
+    ]
+    if "seconds" not in facts:
+        return cells
+    seconds = facts["seconds"]
+    parts = (seconds[part] for part in ("compute", "memory", "collectives", "exposed"))
+    overlapped = facts["mfu"] * seconds["step"] / seconds["best"]
+    return [
+        *cells,
+        f"{facts['hbm_bytes'] / 1e9:.0f}",
+        f"{sum(facts['sent_bytes'].values()) / 1e9:.1f}",
+        "{:.3f}, {:.3f}, {:.3f} ({:.3f})".format(*parts),
+        f"{seconds['step']:.3f}",
+        f"{facts['tokens_per_second'] / 1e6:.2f} M",
+        f"{facts['mfu']:.0%} ({overlapped:.0%})",
+        f"{facts['days']:.1f}",
+    ]
