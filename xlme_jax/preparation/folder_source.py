@@ -325,6 +325,23 @@ def _remedy_for_unknown(folder: Path, path: Path, survey: Survey) -> str:
     """
     if any(file.distribution.format for file in survey.files):
         return "move it out of the folder if it is not text to train on (--explain lists all files)"
+    if remedy := _other_source(folder, path):
+        return remedy
+    if is_table(path.name):
+        return _remedy_for_table(folder, path)
+    return (
+        "rename the files as there, or convert them to <language>.txt (--tasks=cc100), "
+        "<language>-<language>.tsv (--tasks=bitext) or a table (--tasks=table)"
+    )
+
+
+def _other_source(folder: Path, path: Path) -> str:
+    """Returns which other source may read a file, and with which flags; "" if none may.
+
+    Args:
+      folder: The folder that the user gives.
+      path: The unknown file in it.
+    """
     disabled = logging.root.manager.disable
     # Other sources are only tried here, so their warnings would mislead.
     logging.disable(logging.WARNING)
@@ -342,28 +359,30 @@ def _remedy_for_unknown(folder: Path, path: Path, survey: Survey) -> str:
                 return f"--tasks=bitext --bitext_dir={folder} --tsv_columns={listed} may read it"
     finally:
         logging.disable(disabled)
-    if is_table(path.name):
-        try:
-            column_names(path)
-        except DataError:
-            if ".json" in path.name:
-                return f"write one object a line: jq -c '.[]' {path} > NEW.jsonl"
-    names = path.name.partition(".")[0], path.parent.name
-    is_pair = any(map(bitext_files.pair_of, names))
-    if is_table(path.name) and is_pair:
+    return ""
+
+
+def _remedy_for_table(folder: Path, path: Path) -> str:
+    """Returns what to do about an unknown table: convert it, or say which columns have the text.
+
+    Args:
+      folder: The folder that the user gives.
+      path: The unknown table in it.
+    """
+    try:
+        column_names(path)
+    except DataError:
+        if ".json" in path.name:
+            return f"write one object a line: jq -c '.[]' {path} > NEW.jsonl"
+    if any(map(bitext_files.pair_of, (path.name.partition(".")[0], path.parent.name))):
         return (
             f"say which columns have the texts: --tasks=table_pairs --table_pairs_dir={folder} "
             "--pair_columns=FIRST,SECOND; or name the files as there"
         )
-    if is_table(path.name):
-        return (
-            f"say which column has the text, and its language: --tasks=table --table_dir={folder} "
-            "--text_column=NAME --text_language=CODE (or --language_column=NAME); or name the "
-            "files as there"
-        )
     return (
-        "rename the files as there, or convert them to <language>.txt (--tasks=cc100), "
-        "<language>-<language>.tsv (--tasks=bitext) or a table (--tasks=table)"
+        f"say which column has the text, and its language: --tasks=table --table_dir={folder} "
+        "--text_column=NAME --text_language=CODE (or --language_column=NAME); or name the "
+        "files as there"
     )
 
 

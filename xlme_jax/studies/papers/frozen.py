@@ -198,23 +198,29 @@ def tatoeba_by_language(
     """
     languages = tuple(column for column in table.columns if column != "Avg")
 
+    def cells(entry: Entry, system: str, layer: int | None, metric: str) -> list[Cell]:
+        """Returns the cells of a system in a direction; [] without results."""
+        score_of = functools.partial(
+            score, entry, Tatoeba.about.name, metric, system=system, layer=layer
+        )
+        mean = cell_of([score_of(languages)], len(languages))
+        if mean.text == NONE:
+            return []
+        by_language = {language: cell_of([score_of([language])]) for language in languages}
+        return [by_language.get(column, mean) for column in table.columns]
+
     def make(ours: Sequence[Entry]) -> Sheet:
         rows = []
         for entry in ours:
             for name, system, layer in _layer_rows(
                 entry, Tatoeba.about.name, "accuracy", twelfths=layers.of(entry)
             ):
-                for direction in directions if system != "chance" else directions[:1]:
-                    metric = "accuracy" if system == "chance" else _DIRECTIONS[direction]
-                    score_of = functools.partial(
-                        score, entry, Tatoeba.about.name, metric, system=system, layer=layer
-                    )
-                    each = {x: cell_of([score_of([x])]) for x in languages}
-                    mean = cell_of([score_of(languages)], len(languages))
-                    if mean.text != NONE:
-                        named = name if system == "chance" else f"{name}, {direction}"
-                        cells = (each.get(column, mean) for column in table.columns)
-                        rows.append((Cell(named), Cell("ours"), *cells))
+                metrics = {f"{name}, {x}": _DIRECTIONS[x] for x in directions}
+                if system == "chance":
+                    metrics = {name: "accuracy"}
+                for label, metric in metrics.items():
+                    if of_system := cells(entry, system, layer, metric):
+                        rows.append((Cell(label), Cell("ours"), *of_system))
         return with_published(title, f"{caption} {_caption(layers)}", table, rows)
 
     return make
