@@ -103,6 +103,16 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: place.get(item.path.parent.name, len(LONG)))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Imports the tests and their libraries without garbage collection, which would find little."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish():
     """Excludes imported objects from garbage collection, and collects the others more rarely."""
     gc.collect()
