@@ -1,7 +1,6 @@
 """Random weights in the shapes of a model, without compiling its initialisation."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.core import meta
 
@@ -13,6 +12,7 @@ def random_weights(init, *arguments, seed=0, noise=0.1):
     def draw(path, shape):
         name = getattr(path[-1], "key", None)
         mean, deviation = (float(name == "scale"), noise) if name in ("scale", "bias") else (0, 0.3)
-        return jnp.asarray(rng.normal(mean, deviation, shape.shape), jnp.float32)
+        # Not `jnp.asarray`, which compiles a program for each shape.
+        return jax.device_put(rng.normal(mean, deviation, shape.shape).astype(np.float32))
 
     return jax.tree_util.tree_map_with_path(draw, meta.unbox(jax.eval_shape(init, *arguments)))

@@ -67,7 +67,7 @@ def pairs(rng, *sizes):
 
 
 def as_float64(tree):
-    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), tree)
+    return jax.tree.map(lambda x: jax.device_put(np.asarray(x, np.float64)), tree)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_cached_decoding_equals_the_full_pass(case, double):
     width = int(source.sum(axis=1).max())
     alone = {name: rows[name][:, :width] * source[:, :width] for name in rows if name != "rows"}
     alone["tokens"] = np.where(source[:, :width], rows["tokens"][:, :width], PAD)
-    languages = jnp.asarray([row[on][0] for row, on in zip(rows["languages"], target)])
+    languages = np.array([row[on][0] for row, on in zip(rows["languages"], target)])
     places = range(int(target.sum(axis=1).max()))
     columns = [
         [min(np.flatnonzero(on)[0] + place, LENGTH - 1) for on in target] for place in places
@@ -168,7 +168,7 @@ def test_loss_and_gradient_are_those_of_torch(smoothing, double):
     expected = torch.nn.functional.cross_entropy(dense, targets, label_smoothing=smoothing)
     expected.backward()
     np.testing.assert_allclose(value, expected.item(), rtol=1e-12)
-    _, expected_gradient = predicted(params, jnp.asarray(dense.grad.numpy()))
+    _, expected_gradient = predicted(params, dense.grad.numpy())
     for ours, theirs in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected_gradient)):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10 * max(1, np.abs(theirs).max()))
     # The logged loss has no smoothing, so that it is comparable with held-out losses.
