@@ -309,7 +309,7 @@ def test_rolling_back_in_vain_ends(tmp_path, mesh):
         run(tmp_path / "b", mesh, batches=PoisonedBatches(range(100)), **settings)
 
 
-@pytest.mark.parametrize("keep", [1, 2])
+@pytest.mark.parametrize("keep", tiny.slow_except({1}, [1, 2]))
 def test_frequent_checkpoints_of_a_bad_stretch_are_no_targets(tmp_path, mesh, caplog, keep):
     settings = {
         "objective": Poisonable(),
