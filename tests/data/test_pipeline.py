@@ -6,8 +6,10 @@ import re
 
 import numpy as np
 import pytest
+from helpers import tiny
 
 from xlme_jax.data import prepared
+from xlme_jax.data.batches.pair_layouts import Joint, Sides
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import PairStream, TextStream, stream_tasks
 from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
@@ -545,3 +547,40 @@ def test_a_closed_iterator_says_so(data):
         next(iterator)
     with pytest.raises(ValueError, match="is closed"):
         iterator.set_state({})
+
+
+@pytest.mark.parametrize("layout", [Joint(), Sides()])
+def test_a_language_comes_first_in_all_pairs_that_have_it(tiny_data, layout):
+    stream = PairStream("b", 32, 32, layout=layout, first="sw", mark_tasks=True, alpha=0.0)
+    dataset = prepared.PreparedDataset.load(tiny_data)
+    batch = next(iterate(dataset, [stream]))["b"]
+    names = [task.name for task in stream_tasks(dataset, stream)]
+    swapped = dict.fromkeys(names, 0)
+    for tokens, segments, tasks in zip(batch["tokens"], batch["segment_ids"], batch["tasks"]):
+        words = [[int(t) for t in part] for part in _texts(tokens, segments)]
+        order = [names[task] for task in tasks[(segments > 0) & (tokens == 2)][::2]]
+        for name, first, second in zip(order, words[::2], words[1::2]):
+            if "sw" in name:
+                first, second = second, first
+                swapped[name] += 1
+            assert second == [3 + (word + 30) % (tiny.VOCABULARY - 4) for word in first], name
+    assert [count > 0 for count in swapped.values()] == ["sw" in name for name in names]
+
+
+def _texts(tokens, segments):
+    """Yields the texts of a row, without <s> and </s>."""
+    real = tokens[segments > 0]
+    for text in np.split(real, np.flatnonzero(real == 2) + 1)[:-1]:
+        yield text[(text != 0) & (text != 2)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"flip": 0.5}, "first='en' says which side comes first; set flip=0.0"),
+        ({"layout": Sides(mixup="order")}, "mixup joins two; remove first"),
+    ],
+)
+def test_a_first_language_goes_without_chance_and_mixup(settings, message):
+    with pytest.raises(ValueError, match=message):
+        PairStream("b", 4, 32, first="en", **settings)

@@ -80,7 +80,7 @@ class ContrastConfig(TunedConfig):
         that the encoder gave it at the start of the run, so that other languages keep theirs
         (Reimers and Gurevych 2020, Sec. 3). 0 for no anchor, which costs a third of a step.
       anchor_side: the sentences that are anchored. Tasks are named for their sides: in "en-yo" the
-        first one is English.
+        first one is English. `PairStream.first` puts a language first in all pairs.
       distillation_weight: weight of the squared distance between a second sentence's unit vector
         and the one that the encoder gave the first sentence at the start of the run. With
         `anchor_weight` it is multilingual distillation (Reimers and Gurevych 2020, Eq. 1), whose

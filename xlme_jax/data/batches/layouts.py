@@ -78,7 +78,7 @@ def arrange_pairs(
     Returns:
       `(ids, sizes)` of segments: one per pair (`Joint`) or two per item.
     """
-    if isinstance(stream.layout, Joint) and not stream.flip:
+    if isinstance(stream.layout, Joint) and not flips.any():
         return ids, sizes
     starts, cuts = np.cumsum(sizes) - sizes, _first_sides(ids, sizes)
     # Both texts of every pair, without <s> but with </s>.

@@ -30,6 +30,7 @@ _ORDER_DEFAULTS: dict[str, object] = {
     "directions": (),
     "shares": (),
     "by_length": 1,
+    "first": None,
 }
 
 
@@ -205,6 +206,8 @@ class PairStream(Stream):
         (`pair_sampling`).
       smoothing: added to the shares of existing pairs by "sinkhorn".
       pivot: restricts pairs to those with this language ("en": English-centric).
+      first: the language whose side comes first in pairs that have it, however their tasks are
+        named. Other pairs stay as they are. It goes without `flip`.
       robust: changes the weights of tasks during the run, as their losses demand; batches then
         contain the task number of each token, "tasks".
       mark_tasks: whether batches contain "tasks" without `robust`, too.
@@ -219,6 +222,7 @@ class PairStream(Stream):
     pivot: str | None = None
     robust: RobustSampling | None = None
     mark_tasks: bool = False
+    first: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -229,6 +233,16 @@ class PairStream(Stream):
             raise ValueError(
                 f"{where}: directions={self.directions!r} say which side comes first, in halves of "
                 f"a row: set flip=0.0, not {self.flip}, and an even length, not {self.length}"
+            )
+        if self.first is not None and (self.flip or self.directions):
+            raise ValueError(
+                f"{where}: first={self.first!r} says which side comes first; set flip=0.0, not "
+                f"{self.flip}, and no directions, not {self.directions!r}"
+            )
+        if self.first is not None and self.layout.pairs_per_item > 1:
+            raise ValueError(
+                f"{where}: first={self.first!r} is for one pair, and mixup joins two; remove "
+                "first, or set Sides.mixup = 'none'"
             )
         self._check_sampling(where)
 
@@ -284,6 +298,7 @@ class PairStream(Stream):
             "sampling": self.sampling,
             "smoothing": self.smoothing,
             "pivot": self.pivot,
+            "first": self.first,
             **self.layout.order_settings(),
         }
 
@@ -291,6 +306,8 @@ class PairStream(Stream):
         """Returns the probability that the two sides of a pair of these languages are swapped."""
         if isinstance(self.layout, Translations) and self.layout.directions:
             return self.layout.swapped_share(tags)
+        if self.first is not None and tag_or_code(self.first) in tags:
+            return float(tags[0] != tag_or_code(self.first))
         return self.flip
 
     def draws_languages(self, tags: tuple[str, ...]) -> bool:
