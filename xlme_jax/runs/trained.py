@@ -123,14 +123,15 @@ def load(
       ValueError: the checkpoint or vocabulary is missing, or they do not match.
     """
     folder = checkpoint_of(as_path(checkpoint))
-    config = loading.load_text(read_record(folder).config, "Train", str(folder))
+    record = read_record(folder)
+    config = loading.load_text(record.config, "Train", str(folder))
     file = as_path(vocabulary) if vocabulary else _vocabulary_file(folder, config)
     words = Vocabulary.load(file)
     dtype = dtype or config.dtype_on(jax.default_backend())
     objective = config.objective.build(words.size, dtype)
     abstract = states.abstract_state(objective, optax.identity(), mesh)
     growth = None
-    if vocabulary:
+    if vocabulary and record.vocabulary not in ("", words.digest):
         boxed = states.boxed_state(objective, optax.identity(), mesh).params
         growth = table_growth(folder, words, boxed)
     params = warm_start(folder, abstract.params, words.digest, growth=growth)
