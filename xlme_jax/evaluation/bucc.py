@@ -12,7 +12,7 @@ cosines, as in the papers, and cosines "centred" by each language's mean over tr
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, ClassVar, Self
 
 import jax
@@ -136,17 +136,10 @@ class Bucc(Measure):
         """
         layer = encoding.choose_layer(self.layer, subject.num_layers, "Bucc.layer")
         report = ReadReport()
-        read = self._read(self.split, report)
-        corpora = [_Corpora(corpus, self, subject, report) for corpus in read]
-        tuned_on: list[_Corpora | None] = [None] * len(corpora)
-        if self.split == "test":
-            codes = [corpus.languages[0] for corpus in corpora]
-            try:
-                read = self._read("validation", report, codes)
-            except ValueError as error:
-                why = "the threshold of the test split is that of the validation split"
-                raise ValueError(f"{error}; {why}") from error
-            tuned_on = [_Corpora(corpus, self, subject, report) for corpus in read]
+        corpora = [
+            _Corpora(corpus, self, subject, report) for corpus in self._read(self.split, report)
+        ]
+        tuned_on = self._tuned_on(corpora, subject, report)
 
         def pooled(params: Any, rows: Rows) -> jax.Array:
             return encoding.pool(subject.encode(params, rows)[layer], rows, self.pooling)
@@ -171,11 +164,7 @@ class Bucc(Measure):
             for corpus, validation in zip(corpora, tuned_on):
                 name = "-".join(corpus.languages)
                 for readout, (pairs, figures) in _translations(corpus, validation, mined).items():
-                    results += [
-                        Result(self.about.name, name, metric, value, self.split, layer,
-                               setting=self._setting(readout), readout=readout)
-                        for metric, value in figures.items()
-                    ]  # fmt: skip
+                    results += self._results(name, readout, layer, figures)
                     if readout == RAW:
                         ids = corpus.ids(pairs)
                         files |= prediction_files(_FOLDER, "mining", self.split, name[:2], ids)
@@ -188,6 +177,44 @@ class Bucc(Measure):
             )
 
         return evaluate
+
+    def _tuned_on(
+        self, corpora: "Sequence[_Corpora]", subject: Subject, report: ReadReport
+    ) -> "Sequence[_Corpora | None]":
+        """Returns for each of `corpora` the corpora of the validation split, for the threshold.
+
+        Returns None for each if the corpora are of the validation split themselves.
+
+        Raises:
+          ValueError: files or gold pairs of the validation split are missing.
+        """
+        if self.split != "test":
+            return [None] * len(corpora)
+        codes = [corpus.languages[0] for corpus in corpora]
+        try:
+            validation = self._read("validation", report, codes)
+        except ValueError as error:
+            why = "the threshold of the test split is that of the validation split"
+            raise ValueError(f"{error}; {why}") from error
+        return [_Corpora(corpus, self, subject, report) for corpus in validation]
+
+    def _results(
+        self, name: str, readout: str, layer: int, figures: Mapping[str, float]
+    ) -> list[Result]:
+        """Returns the results of two languages with a readout, of which `figures` are by metric."""
+        return [
+            Result(
+                self.about.name,
+                name,
+                metric,
+                value,
+                self.split,
+                layer,
+                setting=self._setting(readout),
+                readout=readout,
+            )
+            for metric, value in figures.items()
+        ]
 
     def _headline(self, results: Sequence[Result], count: int) -> dict[str, float]:
         """Returns the mean F1 of each readout that all `count` pairs of languages have."""

@@ -118,23 +118,15 @@ class LinearProbe(Measure):
         headline = encoding.choose_layer(self.layer, subject.num_layers, f"{name}.layer")
         report = ReadReport()
         available = benchmark(self.benchmark).available(self.folder)
-        training = available.get("train", ())
-        (source,) = spelled_as([self.source], training)
-        if source not in training:
-            raise DataError(
-                f"{self.folder}: no training examples of {self.benchmark} in {self.source!r}, on "
-                f"which {name}.source trains; available: {', '.join(training) or 'none'}"
-            )
-        tested = spelled_as(self.languages, available.get(self.split, ()))
-        tested = tested or available.get(self.split, ())
-        if not tested:
-            raise DataError(f"{self.folder}: no examples of {self.benchmark}, {self.split}")
+        source, tested = self._languages(available)
 
         def read(split: str, language: str) -> _Examples:
             return _Examples(self, split, language, subject, report)
 
         tests = {language: read(self.split, language) for language in tested}
-        trained = [source] + [x for x in tested if self.in_language and x in training]
+        trained = [source]
+        if self.in_language:
+            trained += [language for language in tested if language in available["train"]]
         sets = {
             language: {
                 split: read(split, language)
@@ -163,6 +155,28 @@ class LinearProbe(Measure):
             return self._outcome(results, headline, report)
 
         return evaluate
+
+    def _languages(self, available: Mapping[str, Sequence[str]]) -> tuple[str, Sequence[str]]:
+        """Returns the language to train on and the languages to test, as the files spell them.
+
+        Args:
+          available: {split: languages with a file}.
+
+        Raises:
+          ValueError: there are no training examples of the source, or no examples to test.
+        """
+        training, testing = available.get("train", ()), available.get(self.split, ())
+        (source,) = spelled_as([self.source], training)
+        if source not in training:
+            raise DataError(
+                f"{self.folder}: no training examples of {self.benchmark} in {self.source!r}, on "
+                f"which {type(self).__name__}.source trains; available: "
+                f"{', '.join(training) or 'none'}"
+            )
+        tested = spelled_as(self.languages, testing) or testing
+        if not tested:
+            raise DataError(f"{self.folder}: no examples of {self.benchmark}, {self.split}")
+        return source, tested
 
     def _fit(
         self,

@@ -116,15 +116,7 @@ def _decide(
         if len(names[path]) == 1:
             choices[path] = names[path][0]
             reasons[path] = f"the only one for {device.device_kind}"
-    for path in heads:
-        if path in before and before[path] not in names[path]:
-            _log.warning(
-                "The checkpoint was trained with %s.attention = %r, which %s does not have: the "
-                "run continues with another one, whose sums are rounded differently.",
-                path,
-                before[path],
-                device.device_kind,
-            )
+    _warn_of_missing(names, before, device)
     text, content = "", None
     if undecided := {path: shape for path, shape in heads.items() if path not in choices}:
         # Imported here because runs on CPUs, and runs that resume, measure nothing.
@@ -144,6 +136,27 @@ def _decide(
     for line in lines:
         _log.info("%s.", line)
     return Decision(None, choices, "\n".join(lines) + "\n" + text, content)
+
+
+def _warn_of_missing(
+    names: Mapping[str, Sequence[str]], before: Mapping[str, str], device: Any
+) -> None:
+    """Logs a warning for each encoder whose implementation in the checkpoint is not available.
+
+    Args:
+      names: {path of an encoder: implementations for the device}.
+      before: the choices in the newest checkpoint, by path.
+      device: the device.
+    """
+    for path, implementation_names in names.items():
+        if path in before and before[path] not in implementation_names:
+            _log.warning(
+                "The checkpoint was trained with %s.attention = %r, which %s does not have: the "
+                "run continues with another one, whose sums are rounded differently.",
+                path,
+                before[path],
+                device.device_kind,
+            )
 
 
 def _agreed(choices: dict[str, str]) -> dict[str, str]:
