@@ -115,7 +115,7 @@ class ContrastConfig(TunedConfig):
         check_at_least(self, "Contrast", 1, "layer", "chunk_rows")
         weights = ("anchor_weight", "distillation_weight", "contrast_weight")
         check_at_least(self, "Contrast", 0, *weights)
-        if not any(getattr(self, name) for name in weights):
+        if not (self.reads_start or self.contrast_weight):
             raise ValueError(f"Contrast: one of {', '.join(weights)} must be above 0.")
         check_below_one(self, "Contrast", "dropout")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
@@ -140,8 +140,9 @@ class ContrastConfig(TunedConfig):
 
         The encoder of the run's start is not known there.
         """
-        alone = {"anchor_weight": 0.0, "distillation_weight": 0.0, "contrast_weight": 1.0}
-        return dataclasses.replace(self.with_dropout(0.0), **alone)
+        return dataclasses.replace(
+            self, dropout=0.0, anchor_weight=0.0, distillation_weight=0.0, contrast_weight=1.0
+        )
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "PairContrast":
         """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
@@ -321,9 +322,9 @@ class PairContrast(PlainObjective):
             groups = jnp.take_along_axis(rows["tasks"], columns, axis=1).reshape(-1)
 
         def side(number: int) -> in_batch.Sentences:
-            arrays = vectors[:, number::2], digests[:, number::2]
-            flat = (x.reshape(-1, x.shape[-1]) for x in arrays)
-            return in_batch.Sentences(*flat, is_pair, groups)
+            of_side = vectors[:, number::2], digests[:, number::2]
+            flat_vectors, flat_digests = (x.reshape(-1, x.shape[-1]) for x in of_side)
+            return in_batch.Sentences(flat_vectors, flat_digests, is_pair, groups)
 
         return side(0), side(1)
 
