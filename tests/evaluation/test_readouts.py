@@ -153,6 +153,22 @@ def test_ties_count_a_share_and_what_is_not_finite_finds_nothing():
             np.testing.assert_array_equal(found[name][way], [[0.25] * 4, [0] * 4], name)
 
 
+def test_f1_is_the_weighted_f1_of_nearest_neighbours():
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    target = rng.standard_normal((1, 50, 4)).astype("f4")
+    # Noise makes several texts find the same candidate.
+    source = target + 0.6 * rng.standard_normal(target.shape).astype("f4")
+    f1s = readouts.f1s(readouts.search(source, target, readouts=("raw",))["raw"])
+    cosines = readouts.scores(source[0], target[0])
+    assert len(set(cosines.argmax(1))) < 45
+    for way, axis in (("forward", 1), ("backward", 0)):
+        expected = metrics.f1_score(
+            np.arange(50), cosines.argmax(axis), average="weighted", zero_division=0
+        )
+        np.testing.assert_allclose(f1s[way], [expected], rtol=1e-6)
+
+
 def test_texts_that_are_not_finite_cost_themselves_alone(caplog):
     source, target = aligned(20)
     source[0, 3], target[0, 5, 0] = np.nan, np.inf

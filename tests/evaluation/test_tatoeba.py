@@ -155,10 +155,10 @@ def test_results_name_what_they_are_and_chance_is_beside(tmp_path):
     write(tmp_path, {"de": 40, "epo": 25})
     outcome = Tatoeba(str(tmp_path), layer=2).build(Subject())(parameters())
     values = {(r.language, r.metric, r.layer, r.system): r for r in raw(outcome)}
-    assert len(values) == len(raw(outcome)) == 3 * (3 * 5 + 1)
+    assert len(values) == len(raw(outcome)) == 3 * (3 * 7 + 1)
     assert values["de", "accuracy", None, "chance"].value == 1 / 40
     assert values["mean", "accuracy", None, "chance"].value == pytest.approx((1 / 40 + 1 / 25) / 2)
-    for metric in ("accuracy", "accuracy_to_en", "accuracy_from_en"):
+    for metric in ("accuracy", "accuracy_to_en", "accuracy_from_en", "f1_to_en", "f1_from_en"):
         both = [values[language, metric, 2, "model"].value for language in ("de", "epo")]
         mean = values["mean", metric, 2, "model"]
         assert mean.value == pytest.approx(np.mean(both))

@@ -2,8 +2,9 @@
 
 Each language's sentences are searched among those of a pivot, English, and the pivot's among those
 of the language; other pairs are searched on request. Figures are accuracy@1 with every readout, as
-for Tatoeba, and, with the readouts without CSLS, the error of LASER's xsim, a search by margin
-(`readouts.Margins`). Each language is encoded once, and all layers are evaluated in one pass.
+for Tatoeba, MTEB's F1 by cosine, and, with the readouts without CSLS, the error of LASER's xsim, a
+search by margin (`readouts.Margins`). Each language is encoded once, and all layers are evaluated
+in one pass.
 """
 
 import dataclasses
@@ -456,6 +457,8 @@ class _Search:
                 "accuracy" if way == "mean" else f"accuracy_{way}": accuracy
                 for way, accuracy in readouts.accuracies(hits).items()
             }
+            if name == readouts.RAW:
+                of_readout |= {f"f1_{way}": f1 for way, f1 in readouts.f1s(hits).items()}
             for way, candidates in zip(_WAYS, texts[::-1]):
                 if (nearest := hits.get(f"{way}_margin")) is not None:
                     is_wrong = (candidates[nearest] != candidates) | (nearest < 0)

@@ -121,6 +121,8 @@ def search(
         embedding or that of its translation is not finite. Such texts are not found by others, and
         a warning counts them.
       - "backward", float32[K, N]: the same figure for each target among all sources.
+      - "forward_f1", float32[K, N]: each text's share of MTEB's F1 (`f1s`), sources among targets.
+      - "backward_f1", float32[K, N]: the same, targets among sources.
       - "found", int32[K, N]: index of the best source of each target; the first one if several tie.
       - "forward_margin", int32[K, N]: index of the target that each source finds by margin; the
         nearest one by cosine if several tie. -1 if a compared score is not finite. Only with
@@ -172,6 +174,20 @@ def accuracies(retrieved: Found) -> dict[str, np.ndarray]:
     """
     ways = {way: retrieved[way].mean(axis=1, dtype=np.float64) for way in ("forward", "backward")}
     return ways | {"mean": (ways["forward"] + ways["backward"]) / 2}
+
+
+def f1s(retrieved: Found) -> dict[str, np.ndarray]:
+    """Returns {"forward", "backward": F1 of nearest neighbours at each layer, float64[K]}.
+
+    It is the main score of MTEB's bitext mining (Muennighoff et al. 2023, "MTEB: Massive Text
+    Embedding Benchmark", Sec. 3.2): the mean over the candidates of the F1 of "is the nearest one
+    of", so that a translation counts less if other texts find it too.
+
+    Args:
+      retrieved: what `search` returns for a readout.
+    """
+    ways = ("forward", "backward")
+    return {way: retrieved[f"{way}_f1"].mean(axis=1, dtype=np.float64) for way in ways}
 
 
 def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> np.ndarray:
@@ -342,15 +358,27 @@ def _csls(similarity: jax.Array, sizes: jax.Array) -> jax.Array:
 # rounded differently, and then no translation equals the best score.
 @jax.jit
 def _best(score: jax.Array) -> dict[str, jax.Array]:
-    """Returns "forward", "backward" and "found" of `search` for square scores, [N] each."""
-    gold = jnp.diagonal(score)
+    """Returns all of `search` but what is found by margin, for square scores, [N] each."""
+    gold, texts = jnp.diagonal(score), jnp.arange(len(score))
 
     def credit(axis: int) -> jax.Array:
         best = score.max(axis)
         ties = (score == jnp.expand_dims(best, axis)).sum(axis)
         return ((gold == best) & jnp.isfinite(gold)) / jnp.maximum(ties, 1)
 
-    return {"forward": credit(1), "backward": credit(0), "found": score.argmax(0)}
+    def share_of_f1(axis: int) -> jax.Array:
+        # Precision is 1 in the number of texts that find the candidate, recall is 1.
+        nearest, is_finite = score.argmax(axis), jnp.isfinite(score.max(axis))
+        times = jnp.zeros(len(score)).at[nearest].add(is_finite)
+        return jnp.where(is_finite & (nearest == texts), 2 / (1 + times), 0)
+
+    return {
+        "forward": credit(1),
+        "backward": credit(0),
+        "forward_f1": share_of_f1(1),
+        "backward_f1": share_of_f1(0),
+        "found": score.argmax(0),
+    }
 
 
 @functools.partial(jax.jit, static_argnames=("margin", "neighbours"))
