@@ -10,7 +10,7 @@ from helpers.random_weights import random_weights
 from toy import Batches, Poisonable, PoisonedBatches, Toy
 
 from xlme_jax.configuration import loading
-from xlme_jax.objectives.base import init_carried
+from xlme_jax.objectives.base import init_carried, split_rows
 from xlme_jax.objectives.freezing import freeze
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
@@ -112,7 +112,7 @@ def test_micro_batches_share_the_denominator_of_the_batch():
 
 def test_splitting_deals_rows_out_in_turn():
     x = jnp.arange(24).reshape(8, 3)
-    parts = steps._split(x, 4)
+    parts = split_rows(x, 4)
     for part in range(4):
         np.testing.assert_array_equal(parts[part], x[part::4])
 
