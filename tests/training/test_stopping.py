@@ -1,6 +1,8 @@
 """Signals, sent to subprocesses because they end them."""
 
+import json
 import math
+import os
 import shlex
 import signal
 import subprocess
@@ -32,21 +34,83 @@ print("end", flush=True)
 """
 
 
+# Imports the libraries once; then forks a process for each [script, file of its output] that it
+# reads, and writes its number and, when it has ended, its exit code.
+FORKS = """
+import json, os, signal, sys, traceback
+import xlme_jax.training.stopping
+for line in sys.stdin:
+    text, output = json.loads(line)
+    child = os.fork()
+    if not child:
+        signal.alarm(600)  # What hangs is killed.
+        written = os.open(output, os.O_WRONLY)
+        os.dup2(written, 1)
+        os.dup2(written, 2)
+        code = 0
+        try:
+            exec(text, {})
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Forked:
+    """A script in a process that was forked; `forks` runs FORKS."""
+
+    def __init__(self, forks, text, output):
+        os.mkfifo(output)
+        forks.stdin.write(json.dumps([text, str(output)]) + "\n")
+        forks.stdin.flush()
+        self.stdout = open(output)  # noqa: SIM115
+        self._forks, self._process = forks, int(forks.stdout.readline())
+        self.returncode = None
+
+    def send_signal(self, number):
+        os.kill(self._process, number)
+
+    def end(self):
+        """Waits for the process to end; returns its other output."""
+        output = self.stdout.read()
+        self.returncode = int(self._forks.stdout.readline())
+        return output
+
+    def close(self):
+        if self.returncode is None:
+            self.send_signal(signal.SIGKILL)
+            self.end()
+        self.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def forks():
+    """Returns a process that has imported the libraries and forks scripts."""
+    process = tiny.start(["-c", FORKS], stdin=subprocess.PIPE, stderr=None)
+    yield process
+    process.communicate()
+
+
 @pytest.fixture
-def start():
+def start(forks, tmp_path):
     """Starts a script with its body inside `with StopOnSignal()`; waits until it is ready."""
     processes = []
 
     def started(body, wait=0):
         text = SCRIPT.format(body="\n".join("    " + line for line in body), wait=wait)
-        processes.append(tiny.start(["-c", HEAR_SIGHUP + text]))
+        output = tmp_path / str(len(processes))
+        processes.append(Forked(forks, HEAR_SIGHUP + text, output))
         assert processes[-1].stdout.readline() == "ready\n"
         return processes[-1]
 
     yield started
     for process in processes:
-        process.kill()
-        process.communicate()
+        process.close()
 
 
 # The main thread in C for minutes, as in compiling: no handler of Python's would ever run.
@@ -61,7 +125,7 @@ BUSY = [
 def test_while_nothing_is_unsaved_a_signal_ends_the_process(start, number):
     process = start(["stop.saved(7, wait)", *BUSY])
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output = process.end()
     assert process.returncode == EXIT_STOPPED, output
     assert output.index("waiting") < output.index("written")
     assert "Stopped after step 7. Run the same command again to resume." in output
@@ -71,7 +135,7 @@ def test_while_nothing_is_unsaved_a_signal_ends_the_process(start, number):
 def test_before_anything_began_too(start):
     process = start(BUSY)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output = process.end()
     assert process.returncode == EXIT_STOPPED
     assert "Stopped before the first step." in output
 
@@ -83,7 +147,7 @@ def test_a_second_signal_ends_it_even_while_the_first_waits(start):
         if line == "waiting\n":
             break
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output = process.end()
     assert process.returncode == 128 + signal.SIGINT
     assert "SIGINT again: ending at once" in output
     assert "written" not in output
@@ -101,7 +165,7 @@ def test_a_step_in_flight_is_finished_and_saved_first(start):
     ]
     process = start(body)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output = process.end()
     assert process.returncode == 0, output
     assert output.splitlines()[-2:] == ["saving", "end"]
 
@@ -127,7 +191,7 @@ def test_failed_writes_are_reported(start):
     ]
     process = start(body)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output = process.end()
     assert process.returncode == 1
     assert "ValueError: The disk is full." in output
 
@@ -272,10 +336,15 @@ def test_processes_that_do_not_agree_are_left(ends):
 
 
 def test_it_can_be_installed_in_the_main_thread_alone():
-    code = (
-        "import threading\nfrom xlme_jax.training.stopping import StopOnSignal\n"
-        "def go():\n try: StopOnSignal().__enter__()\n except ValueError as e: print(e)\n"
-        "t = threading.Thread(target=go); t.start(); t.join()"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "main thread" in output.stdout
+    errors = []
+
+    def enter():
+        try:
+            StopOnSignal().__enter__()
+        except ValueError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert "main thread" in errors[0]
