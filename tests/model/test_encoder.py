@@ -41,7 +41,7 @@ def inputs(width=TINY.hidden_size):
     rng = np.random.default_rng(0)
     segments = np.ones((ROWS, LENGTH), np.int32)
     segments[0, 4:7], segments[0, 7:] = 2, 0
-    return jnp.asarray(rng.normal(size=(ROWS, LENGTH, width)), jnp.float32), segments
+    return jax.device_put(rng.normal(size=(ROWS, LENGTH, width)).astype(np.float32)), segments
 
 
 def variant(**changes):
@@ -69,11 +69,9 @@ def shapes(config):
     return jax.tree.map(jnp.shape, meta.unbox(boxed(config)))
 
 
+@functools.partial(jax.jit, static_argnames=("config", "dtype", "all_layers"))
 def encode(config, params, dtype=jnp.float32, **options):
-    def apply(params):
-        return Encoder(config, dtype).apply({"params": params}, *inputs(), **options)
-
-    return jax.jit(apply)(params)
+    return Encoder(config, dtype).apply({"params": params}, *inputs(), **options)
 
 
 def stacked(params, count=TINY.num_layers):
@@ -88,7 +86,7 @@ def gradient(config, params, **options):
     weight = np.random.default_rng(2).normal(size=(ROWS, LENGTH, config.hidden_size))
     weight[0, 7:] = 0
     with jax.enable_x64(True):
-        params = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), params)
+        params = jax.tree.map(lambda x: jax.device_put(np.asarray(x, np.float64)), params)
         loss = lambda params: (encode(config, params, jnp.float64, **options) * weight).sum()  # noqa: E731
         return jax.jit(jax.value_and_grad(loss))(params)
 
@@ -175,18 +173,13 @@ def test_where_normalisation_stands(pre_norm):
     embedded, segments = inputs()
     norm = params["embedding_norm"]
     x = normalise(np.asarray(embedded, float), norm["scale"], norm["bias"], 0.3)
+    attend = jax.jit(SelfAttention(config).apply)
     for index in range(config.num_layers):
         layer = params[f"layer_{index}"]
 
         def mixed(h, layer=layer):
-            return np.asarray(
-                SelfAttention(config).apply(
-                    {"params": layer["attention"]},
-                    jnp.asarray(h, jnp.float32),
-                    segments,
-                    None,
-                )[0]
-            )
+            variables = {"params": layer["attention"]}
+            return np.asarray(attend(variables, h.astype(np.float32), segments, None)[0])
 
         x = numpy_layer(config, layer, x, segments, mixed)
     if pre_norm:
@@ -292,7 +285,7 @@ def test_chosen_positions_get_what_all_would_give(changes):
     params = weights(config)
     rng = np.random.default_rng(2)
     weight = rng.normal(size=(ROWS, 3, config.hidden_size))
-    chosen = jnp.asarray(rng.integers(0, LENGTH, (ROWS, 3)), jnp.int32)
+    chosen = jax.device_put(rng.integers(0, LENGTH, (ROWS, 3)).astype(np.int32))
 
     def value(params, at, given, **options):
         states = encode(config, params, jnp.float64, **options, **({"at": at} if given else {}))
@@ -301,7 +294,7 @@ def test_chosen_positions_get_what_all_would_give(changes):
 
     first = {"dropout_seeds": seeds(4)}
     with jax.enable_x64(True):
-        params = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), params)
+        params = jax.tree.map(lambda x: jax.device_put(np.asarray(x, np.float64)), params)
         for at, options in ((chosen, {}), (jnp.zeros((ROWS, 1), jnp.int32), first)):
             found, expected = (
                 jax.jit(functools.partial(jax.value_and_grad(value), given=given))(
