@@ -12,7 +12,9 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.data.prepared.format import DATA_CARD_FILE
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.huggingface import sentence_card
 from xlme_jax.huggingface.model_index import front_matter, results_of
+from xlme_jax.huggingface.sentence_vectors import SentenceVectors
 from xlme_jax.huggingface.tokenizer import differences
 from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr
 from xlme_jax.objectives.finetune import FineTuneConfig
@@ -169,6 +171,7 @@ def model_card(
     checkpoint: Path,
     parameters: int,
     command: str,
+    vectors: SentenceVectors | None = None,
 ) -> str:
     """Returns the text of the model card.
 
@@ -179,21 +182,32 @@ def model_card(
       checkpoint: the exported checkpoint.
       parameters: number of parameters.
       command: command line of the export.
+      vectors: how sentence-transformers embeds sentences; None for transformers alone.
 
     Raises:
       ValueError: the checkpoint's evaluation/STEP/results.json cannot be read.
     """
     runs = stages(checkpoint)
     languages = sorted({language for run in runs for language in run.languages})
+    layer = None if vectors is None else vectors.options.layer
     parts = [
-        _header(layout, languages, front_matter(name, checkpoint)),
+        _header(layout, languages, front_matter(name, checkpoint, layer), vectors is not None),
         f"# {name}\n\nA cross-lingual encoder of {layout.encoder.num_layers} layers, width "
         f"{layout.encoder.hidden_size}, {parameters:,} parameters and a vocabulary of "
         f"{layout.vocab_size:,}, {_how_made(runs)}.",
-        _usage_section(name, layout),
+        _usage_section(name, layout)
+        if vectors is None
+        else sentence_card.usage(name, layout, vectors),
         tokenizer_section(vocabulary),
         "## Training\n\n" + "\n".join(_training(runs)),
-        _figures(checkpoint),
+        *(
+            [_figures(checkpoint)]
+            if vectors is None
+            else [
+                sentence_card.figures(checkpoint, vectors),
+                sentence_card.limits(vectors, languages),
+            ]
+        ),
         "## Licence\n\nTo be filled in, here and in the metadata at the top of this file.",
         _citation(runs),
         f"---\nWritten by `{command}`.",
@@ -201,7 +215,9 @@ def model_card(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _header(layout: WeightLayout, languages: Sequence[str], index: Sequence[str]) -> str:
+def _header(
+    layout: WeightLayout, languages: Sequence[str], index: Sequence[str], sentences: bool
+) -> str:
     """Returns the YAML header.
 
     Languages are quoted, because `no` would be parsed as a boolean.
@@ -210,16 +226,23 @@ def _header(layout: WeightLayout, languages: Sequence[str], index: Sequence[str]
       layout: architecture of the model.
       languages: languages of the data.
       index: lines of `model-index`.
+      sentences: whether sentence-transformers loads the folder.
     """
+    pipeline = "fill-mask" if layout.head == "mlm" else "feature-extraction"
+    tags = ["cross-lingual", "multilingual", "xlme_jax"]
+    if sentences:
+        # The hub's buttons and filters read these names.
+        pipeline = "sentence-similarity"
+        tags = ["sentence-transformers", pipeline, "feature-extraction", *tags]
     lines = ["---"]
     if languages:
         lines += ["language:", *(f"- {json.dumps(language)}" for language in languages)]
     lines += [
         "license: other  # to be filled in",
-        "library_name: transformers",
-        f"pipeline_tag: {'fill-mask' if layout.head == 'mlm' else 'feature-extraction'}",
+        f"library_name: {'sentence-transformers' if sentences else 'transformers'}",
+        f"pipeline_tag: {pipeline}",
         "tags:",
-        *(f"- {tag}" for tag in ("cross-lingual", "multilingual", "xlme_jax")),
+        *(f"- {tag}" for tag in tags),
         *index,
         "---",
     ]

@@ -25,24 +25,25 @@ def results_of(checkpoint: Path) -> results.Results | None:
     return results.read(file) if file.is_file() else None
 
 
-def front_matter(name: str, checkpoint: Path) -> list[str]:
+def front_matter(name: str, checkpoint: Path, layer: int | None = None) -> list[str]:
     """Returns the lines of `model-index` for the metadata of a card; none without results.
 
     Args:
       name: name of the model.
       checkpoint: MODEL_DIR/checkpoints/STEP.
+      layer: the last layer of the model, whose figures alone are listed; None for all layers.
 
     Raises:
       ValueError: the results cannot be read.
     """
     evaluation = results_of(checkpoint)
-    entries = [] if evaluation is None else model_index(evaluation)
+    entries = [] if evaluation is None else model_index(evaluation, layer)
     if not entries:
         return []
     return ["model-index:", *_yaml([{"name": name, "results": entries}])]
 
 
-def model_index(evaluated: results.Results) -> list[dict[str, Any]]:
+def model_index(evaluated: results.Results, layer: int | None = None) -> list[dict[str, Any]]:
     """Returns an entry per data set, language and split, with the headline's metrics of the model.
 
     Values of baselines and of other encoders, and values that are not finite, are left out.
@@ -50,7 +51,7 @@ def model_index(evaluated: results.Results) -> list[dict[str, Any]]:
     entries: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, value in evaluated.headline.items():
         row = _row_of(evaluated.results, name, value)
-        if row is None or not math.isfinite(value):
+        if row is None or not math.isfinite(value) or layer not in (None, row.layer):
             continue
         kind = _task_type(row)
         entry = entries.setdefault(

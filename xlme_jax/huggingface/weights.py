@@ -57,6 +57,7 @@ class WeightLayout:
       is_xlmr: whether the tensors have XLM-R's names and shapes, else those of `modeling_xlme.py`.
       prefix: prefix of the names of the encoder's tensors.
       cross: whether the layers have cross-attention, as those of a decoder have.
+      position_offset: rows of XLM-R's position table before the first token's; BERT has none.
     """
 
     encoder: EncoderConfig
@@ -65,6 +66,7 @@ class WeightLayout:
     is_xlmr: bool
     prefix: str = ""
     cross: bool = False
+    position_offset: int = POSITION_OFFSET
 
     def weights(self) -> list[Weight]:
         """Returns all weights of the model."""
@@ -78,7 +80,8 @@ class WeightLayout:
             name, path = f"{at}position_embeddings.weight", ("positions", "embedding")
             shape = (config.max_length, size)
             if self.is_xlmr:
-                yield _xlmr_positions(path, name, f"{at}token_type_embeddings.weight", shape)
+                types = f"{at}token_type_embeddings.weight"
+                yield _xlmr_positions(path, name, types, shape, self.position_offset)
             else:
                 yield _equal(path, name, shape)
         yield from _norm(("encoder", "embedding_norm"), f"{at}LayerNorm", size)
@@ -232,28 +235,30 @@ def _table(path: Path, name: str, rows: int, *size: int) -> Weight:
     )
 
 
-def _xlmr_positions(path: Path, name: str, types: str, shape: tuple[int, int]) -> Weight:
+def _xlmr_positions(
+    path: Path, name: str, types: str, shape: tuple[int, int], offset: int
+) -> Weight:
     """Returns position embeddings, to which the embedding of the first token type is added.
 
-    Our encoder has no token types, and an export writes zeros as their embedding. XLM-R's table has
-    `POSITION_OFFSET` more rows at its begin, which no token uses.
+    Our encoder has no token types, and an export writes zeros as their embedding.
 
     Args:
       path: keys of the weight.
       name: name of the tensor of positions.
       types: name of the tensor of token types.
       shape: shape of our weight.
+      offset: rows at the begin of the tensor of positions, which no token uses.
     """
 
     def fold(x: Arrays) -> np.ndarray:
-        table = x[0][POSITION_OFFSET:]
+        table = x[0][offset:]
         # Adding zeros would change -0.0 to 0.0, and round trips must be exact.
         return table + x[1][0] if x[1][0].any() else table
 
     def unfold(x: np.ndarray) -> Arrays:
-        return np.pad(x, [(POSITION_OFFSET, 0), (0, 0)]), np.zeros((1, shape[1]), x.dtype)
+        return np.pad(x, [(offset, 0), (0, 0)]), np.zeros((1, shape[1]), x.dtype)
 
-    shapes = ((shape[0] + POSITION_OFFSET, shape[1]), (1, shape[1]))
+    shapes = ((shape[0] + offset, shape[1]), (1, shape[1]))
     return Weight(path, (name, types), shapes, fold, unfold)
 
 
@@ -309,6 +314,13 @@ def to_tensors(weights: Sequence[Weight], tree: Mapping[str, Any]) -> dict[str, 
         name = ".".join(sorted(flat)[0])
         raise ValueError(f"The checkpoint's weight {name} does not belong to the exported model.")
     return tensors
+
+
+def first_layers(tree: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Returns a parameter tree with the first `count` layers of its encoder, unstacked."""
+    encoder = _with_separate_layers(tree)["encoder"]
+    dropped = {name for name in encoder if name.startswith("layer_") and _number(name) >= count}
+    return {**tree, "encoder": {k: v for k, v in encoder.items() if k not in dropped}}
 
 
 def _number(name: str) -> int:

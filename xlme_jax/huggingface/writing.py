@@ -7,8 +7,9 @@ parameter tree. Encoders that XLM-R's classes can express are exported as XLM-R,
 
 import dataclasses
 import errno
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.huggingface import translators
+from xlme_jax.huggingface import sentence_vectors, translators
 from xlme_jax.huggingface.config_json import hf_config
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.model_card import data_cards, model_card
 from xlme_jax.huggingface.packages import safetensors
+from xlme_jax.huggingface.sentence_vectors import SentenceOptions, SentenceVectors
 from xlme_jax.huggingface.tokenizer import tokenizer_files
 from xlme_jax.huggingface.weights import (
     Head,
     WeightLayout,
+    first_layers,
     has_form_of_xlmr,
     to_tensors,
 )
@@ -56,18 +59,43 @@ class Exported:
     tree: Mapping[str, Any]
 
 
-def export(checkpoint: str, vocabulary: str | None, output: Path, command: str) -> None:
+def export(
+    checkpoint: str,
+    vocabulary: str | None,
+    output: Path,
+    command: str,
+    sentences: SentenceOptions | None = None,
+) -> None:
     """Exports a checkpoint's translator, or else its encoder.
 
-    Arguments and errors are those of `load` and `write`.
+    Other arguments and errors are those of `load` and `write`.
+
+    Args:
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints.
+      vocabulary: SentencePiece model; None uses the one of the run's data.
+      output: the folder to write.
+      command: the command line, for the model card.
+      sentences: how sentence-transformers is to embed sentences; None writes a folder for
+        transformers alone.
+
+    Raises:
+      ValueError: a translator is to embed sentences.
     """
     folder = free_place(output)  # Fail before reading gigabytes.
     loaded = _trained(checkpoint, vocabulary)
     if isinstance(loaded.objective, Translate):
+        if sentences is not None:
+            raise ValueError(
+                f"--sentence_transformers: {loaded.folder} is a translator, whose encoder was "
+                "trained for its decoder; export it without this flag"
+            )
         contents = translators.folder(loaded, folder.name, command)
         save(contents.files, contents.tensors, output)
-    else:
+    elif sentences is None:
         write(_exported(loaded), output, command)
+    else:
+        vectors = sentence_vectors.sentence_vectors(sentences, loaded)
+        write(_first_layers(_exported(loaded), sentences.layer), output, command, vectors)
 
 
 def load(checkpoint: str, vocabulary: str | None) -> Exported:
@@ -145,13 +173,28 @@ def _layout(
     return WeightLayout(encoder, vocab_size, kind, is_xlmr, prefix)
 
 
-def write(exported: Exported, output: Path, command: str) -> None:
+def _first_layers(exported: Exported, count: int) -> Exported:
+    """Returns the encoder's first layers, without a head, which reads the last layer."""
+    tree = first_layers(exported.tree, count)
+    tree.pop("head", None)
+    encoder = dataclasses.replace(exported.layout.encoder, num_layers=count)
+    layout = dataclasses.replace(exported.layout, encoder=encoder, head=None, prefix="")
+    return dataclasses.replace(exported, layout=layout, tree=tree)
+
+
+def write(
+    exported: Exported,
+    output: Path,
+    command: str,
+    vectors: SentenceVectors | None = None,
+) -> None:
     """Writes the folder atomically: a kill leaves nothing at `output`.
 
     Args:
       exported: the exported part of a checkpoint.
       output: the folder; must be missing or empty.
       command: the command line, for the model card.
+      vectors: how sentence-transformers embeds sentences; None for transformers alone.
 
     Raises:
       ValueError: `output` is not empty; nothing has been written then.
@@ -164,26 +207,52 @@ def write(exported: Exported, output: Path, command: str) -> None:
     files["config.json"] = (json.dumps(hf_config(layout), indent=2) + "\n").encode()
     parameters = sum(tensor.size for tensor in tensors.values())
     card = model_card(
-        folder.name, layout, exported.vocabulary, exported.checkpoint, parameters, command
+        folder.name, layout, exported.vocabulary, exported.checkpoint, parameters, command, vectors
     )
     files |= {"README.md": card.encode(), **data_cards(exported.checkpoint)}
     if not layout.is_xlmr:
         here = Path(__file__).parent
         files |= {name: (here / name).read_bytes() for name in MODEL_FILES}
+    if vectors is not None:
+        size = layout.encoder.hidden_size
+        files |= sentence_vectors.files(vectors, size)
+        if layout.is_xlmr:
+            # sentence-transformers loads a class with a pooler, and reports one that is missing.
+            tensors["pooler.dense.weight"] = np.zeros((size, size), np.float32)
+            tensors["pooler.dense.bias"] = np.zeros(size, np.float32)
     if layout.is_xlmr and layout.head == "mlm":
         # Without this copy, transformers 4 loads the model with a bias of zeros.
         tensors["lm_head.decoder.bias"] = tensors["lm_head.bias"]
-    save(files, tensors, output)
+
+    add_programs = None
+    if vectors is not None and vectors.options.onnx:
+        # torch and ONNX Runtime are needed only here.
+        from xlme_jax.huggingface import onnx_files
+
+        add_programs = functools.partial(onnx_files.add, vectors=vectors)
+    save(files, tensors, output, add_programs)
 
 
-def save(files: Mapping[str, bytes], tensors: dict[str, np.ndarray], output: Path) -> None:
+def save(
+    files: Mapping[str, bytes],
+    tensors: dict[str, np.ndarray],
+    output: Path,
+    complete: Callable[[Path], None] | None = None,
+) -> None:
     """Writes files and weights as a new folder, atomically.
+
+    Args:
+      files: {name: content}.
+      tensors: {name: weight}.
+      output: the folder.
+      complete: function that adds more files to the folder; None for none.
 
     Raises:
       OSError: a file cannot be written; names the folder.
     """
     with new_folder(output) as partial:
         for name, content in files.items():
+            (partial / name).parent.mkdir(exist_ok=True)
             (partial / name).write_bytes(content)
         # transformers requires this metadata to read the file.
         try:
@@ -192,3 +261,5 @@ def save(files: Mapping[str, bytes], tensors: dict[str, np.ndarray], output: Pat
             raise OSError(errno.EIO, f"the weights cannot be written ({error})") from error
         # safetensors creates the file unreadable for other users, unlike all other files.
         (partial / "model.safetensors").chmod((partial / "config.json").stat().st_mode)
+        if complete is not None:
+            complete(partial)

@@ -9,6 +9,10 @@ EXTRAS = {
     "flask": "demo",
     "gcsfs": "gcs",
     "huggingface_hub": "hfdata",
+    "mteb": "mteb",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
     "py3langid": "langid",
     "pyarrow": "hfdata",
     "rensa": "clean",
@@ -16,6 +20,8 @@ EXTRAS = {
     "safetensors": "hf",
     "seqio": "data",
     "tensorflow": "data",
+    "torch": "onnx",
+    "transformers": "onnx",
     "wandb": "wandb",
 }
 
