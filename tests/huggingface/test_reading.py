@@ -2,16 +2,19 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from helpers import hf_folders
 
+from xlme_jax.checkpoints import warm_start
 from xlme_jax.data.vocabulary import train_vocabulary
 from xlme_jax.huggingface import importing
 from xlme_jax.huggingface.folder_reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.importing import import_folder
+from xlme_jax.training import starting
 
 pytest.importorskip("transformers", reason="writes the folders")
 WORDS, HEAD = "roberta.embeddings.word_embeddings.weight", "lm_head.dense.weight"
@@ -63,14 +66,14 @@ def refused(folder, expected):
         ({"model_type": "camembert"}, r"model_type is 'camembert' .*special ids"),
         ({"model_type": "xlm-roberta-xl"}, r"model_type is 'xlm-roberta-xl' .*pre-norm"),
         ({"model_type": "xmod"}, r"model_type is 'xmod' .*adapter"),
-        ({"model_type": "bert"}, r"model_type is 'bert' .*WordPiece"),
+        ({"model_type": "bert"}, r"XLMRobertaForMaskedLM'; only BertModel can be converted"),
         ({"model_type": "deberta-v2"}, r"model_type is 'deberta-v2' .*contents and positions"),
         ({"model_type": "xlme"}, r"XLMRobertaForMaskedLM'; only XLMEForMaskedLM and XLMEModel"),
         (
             {"model_type": "xlme", "architectures": ["XLMEModel"], "relative_bias": None},
             r"absolute_positions is None, but must be of type bool; export the checkpoint again",
         ),
-        ({"model_type": ...}, r"model_type is None; only 'xlm-roberta' and 'xlme'"),
+        ({"model_type": ...}, r"model_type is None; only 'xlm-roberta', 'xlme'"),
         (
             {"architectures": ["XLMRobertaForTokenClassification"]},
             r"architectures has 'XLMRobertaForTokenClassification'.*without its task head",
@@ -167,6 +170,41 @@ def test_a_head_that_the_configuration_promises_is_not_made_up(folder):
     change_config(folder, architectures=["XLMRobertaModel"])
     source = HuggingFaceFolder(folder, True)
     assert not source.has_head and "new MLM head" in source.notes[-1]
+
+
+def test_bert_with_the_vocabulary_of_xlmr_is_converted(tmp_path, monkeypatch, caplog):
+    import torch
+    import transformers
+
+    size = hf_folders.vocabulary().size
+    shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+    config = transformers.BertConfig(
+        vocab_size=size + 35, intermediate_size=40, max_position_embeddings=24, **shape
+    )
+    model = transformers.BertModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(mean=0.05, std=0.2)
+    model.save_pretrained(tmp_path / "folder")
+    refused(tmp_path / "folder", r"model_type is 'bert' .*WordPiece")
+    (tmp_path / "folder" / hf_folders.TOKENIZER).write_bytes(hf_folders.vocabulary().model)
+    notes = "\n".join(HuggingFaceFolder(tmp_path / "folder", True).notes)
+    assert f"left out the last 35 of {size + 35} token embeddings" in notes
+    assert "first of 2 token types" in notes and "pooler.dense.weight" in notes
+    import_folder(tmp_path / "folder", tmp_path / "run", True)
+    objective, params = hf_folders.read_checkpoint(tmp_path / "run")
+    batch = hf_folders.rows()
+    ours = objective.encoder.encode(params, batch)
+    output = model(**hf_folders.torch_inputs(batch), output_hidden_states=True)
+    # Rounding of float32 in two layers with weights of size .2.
+    assert hf_folders.largest_difference(ours, output.hidden_states, batch) < 2e-5
+    # A run that starts from it is told what its new head does.
+    monkeypatch.setattr(starting, "_warm_arguments", lambda *_: {})
+    monkeypatch.setattr(warm_start, "check_warm_start", lambda: None)
+    settings = types.SimpleNamespace(init_from=str(tmp_path / "run"), init_optimizer=False)
+    run = types.SimpleNamespace(objective=objective, config=settings)
+    starting._check_warm_start(run, None, None)
+    assert "imported from a folder without an MLM head" in caplog.text
 
 
 def test_unused_weights_are_skipped_and_reported(folder):

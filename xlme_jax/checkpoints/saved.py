@@ -20,6 +20,8 @@ from xlme_jax.storage.sealed_json import checksum, parse, seal, unseal
 FOLDER = "checkpoints"
 BEST_FILE = "best.json"
 COMMIT_FILE = ocp.path.atomicity.COMMIT_SUCCESS_FILE
+# Key of the manifest of a checkpoint whose MLM head an import made at random.
+UNTRAINED_HEAD = "untrained_head"
 _METADATA_FILE = "_CHECKPOINT_METADATA"
 
 

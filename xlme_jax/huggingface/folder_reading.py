@@ -1,4 +1,7 @@
-"""Reads a Hugging Face folder of XLM-R, or of an export: config.json, safetensors, vocabulary.
+"""Reads a Hugging Face folder of XLM-R's vocabulary, or of an export.
+
+Folders have config.json, safetensors and a SentencePiece model. Multilingual MiniLM and E5 have
+BERT's form: positions that count from 0, two token types, and rows of tokens that no piece has.
 
 All checks but that of duplicate tensors use the files' headers, before any tensor is read. Error
 messages name the file, the field and the remedy.
@@ -30,7 +33,7 @@ _OTHER_MODELS = {
     "xlm-roberta-xl": "it is a pre-norm model",
     "xmod": "it has an adapter for each language",
     "xlm": "it has another encoder and language embeddings",
-    "bert": "its vocabulary is WordPiece",
+    "bert": "its vocabulary is WordPiece, as there is no sentencepiece.bpe.model",
     "electra": "its vocabulary is WordPiece",
     "deberta-v2": "its attention has terms between contents and positions, which the encoder lacks",
     "t5": "it is an encoder-decoder without biases",
@@ -40,7 +43,13 @@ _OTHER_MODELS = {
 _ARCHITECTURES = {
     "xlm-roberta": ("XLMRobertaForMaskedLM", "XLMRobertaModel"),
     "xlme": ("XLMEForMaskedLM", "XLMEModel"),
+    # With XLM-R's vocabulary; their MLM heads were not published.
+    "bert": ("", "BertModel"),
 }
+_PREFIXES = {"xlm-roberta": "roberta.", "xlme": "xlme.", "bert": "bert."}
+# Fields of BERT's configuration that say nothing of XLM-R's vocabulary.
+_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
+_TOKENS = "embeddings.word_embeddings.weight"
 # Field -> the only value that the encoder supports, which is also XLMRobertaConfig's default.
 _FIXED: dict[str, Any] = {
     "hidden_act": "gelu",
@@ -109,24 +118,36 @@ class HuggingFaceFolder:
         config = _read_config(folder / CONFIG_FILE)
         self._tensors = _Tensors(folder)
         self.encoder = _encoder_config(folder / CONFIG_FILE, config, scan_layers)
-        self.vocabulary = self._vocabulary(config["vocab_size"])
-        names = self._tensors.names()
         kind = config["model_type"]
-        prefix = "xlme." if kind == "xlme" else "roberta."
+        self._token_rows = config["vocab_size"]
+        self.vocabulary = self._vocabulary(kind)
+        names = self._tensors.names()
+        prefix = _PREFIXES[kind]
         self._prefix = prefix if any(name.startswith(prefix) for name in names) else ""
         self.has_head = any(name.startswith("lm_head.") for name in names) or (
             _ARCHITECTURES[kind][0] in (config.get("architectures") or ())
         )
         head: Head | None = "mlm" if self.has_head else None
         layout = WeightLayout(
-            self.encoder, self.vocabulary.size, head, kind != "xlme", self._prefix
+            self.encoder,
+            self.vocabulary.size,
+            head,
+            kind != "xlme",
+            self._prefix,
+            position_offset=0 if kind == "bert" else POSITION_OFFSET,
         )
         self.weights = layout.weights()
         self._check(config["type_vocab_size"], _ARCHITECTURES[kind])
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor as float32; FolderError if it has non-finite values."""
+        """Returns a tensor as float32, the token table without rows that no piece has.
+
+        Raises:
+          FolderError: the tensor has values that are not finite.
+        """
         array = self._tensors.read(name).astype(np.float32)
+        if name == self._prefix + _TOKENS:
+            array = array[: self.vocabulary.size]
         if not np.isfinite(array).all():
             raise FolderError(
                 f"{self._tensors.header(name)[0]}: the tensor {name} has non-finite values; the "
@@ -134,8 +155,12 @@ class HuggingFaceFolder:
             )
         return array
 
-    def _vocabulary(self, size: int) -> Vocabulary:
-        """Returns the folder's vocabulary; FolderError if it is missing or has another size."""
+    def _vocabulary(self, kind: str) -> Vocabulary:
+        """Returns the folder's vocabulary; FolderError if it is missing or has another size.
+
+        A table in BERT's form may have more rows than the vocabulary has pieces.
+        """
+        size = self._token_rows
         file = self.folder / TOKENIZER_FILE
         if not file.is_file():
             raise FolderError(
@@ -144,7 +169,12 @@ class HuggingFaceFolder:
                 "FacebookAI/xlm-roberta-base."
             )
         vocabulary = Vocabulary.load(file)
-        if vocabulary.size != size:
+        if kind == "bert" and vocabulary.size < size:
+            self.notes.append(
+                f"left out the last {size - vocabulary.size} of {size} token embeddings, which "
+                f"{TOKENIZER_FILE} has no pieces for"
+            )
+        elif vocabulary.size != size:
             raise FolderError(
                 f"{file} has {vocabulary.size} ids (including <pad> and <mask>), but {CONFIG_FILE} "
                 f"has vocab_size = {size}. Replace it by the SentencePiece model that the model "
@@ -168,6 +198,8 @@ class HuggingFaceFolder:
             for name, shape in zip(weight.names, weight.shapes):
                 if name.endswith("token_type_embeddings.weight"):
                     shape = (types, *shape[1:])
+                if name == self._prefix + _TOKENS:
+                    shape = (self._token_rows, *shape[1:])
                 self._check_tensor(name, shape)
                 remaining.discard(name)
         unused = {
@@ -183,7 +215,7 @@ class HuggingFaceFolder:
         remaining -= unused
         copies = {
             **_COPIES,
-            "lm_head.decoder.weight": f"{self._prefix}embeddings.word_embeddings.weight",
+            "lm_head.decoder.weight": self._prefix + _TOKENS,
         }
         for name, original in copies.items():
             if name in remaining:
@@ -193,7 +225,7 @@ class HuggingFaceFolder:
             name = min(remaining)
             raise FolderError(
                 f"{self._tensors.header(name)[0]}: unexpected tensor {name}; only "
-                f"{' and '.join(architectures)} can be converted, without task heads."
+                f"{_listed(architectures)} can be converted, without task heads."
             )
         if not self.has_head:
             self.notes.append("initialized a new MLM head, as the model has none (lm_head.*)")
@@ -320,28 +352,33 @@ def _read_config(file: Path) -> dict[str, Any]:
     """
     config = {"type_vocab_size": 1, "layer_norm_eps": 1e-12, **_FIXED} | _read_json(file)
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in _ARCHITECTURES:
+    is_wordpiece = kind == "bert" and not (file.parent / TOKENIZER_FILE).is_file()
+    if not isinstance(kind, str) or kind not in _ARCHITECTURES or is_wordpiece:
         reason = _OTHER_MODELS.get(str(kind))
         raise FolderError(
             f"{file}: model_type is {kind!r}"
             + (f" ({reason})" if reason else "")
-            + "; only 'xlm-roberta' and 'xlme', this project's exports, can be converted. Use "
-            "XLM-R or a model with its layout."
+            + "; only 'xlm-roberta', 'xlme', this project's exports, and 'bert' with XLM-R's "
+            "vocabulary can be converted. Use XLM-R or a model with its layout."
         )
     supported = _ARCHITECTURES[kind]
     if other := [name for name in config.get("architectures") or [] if name not in supported]:
         raise FolderError(
-            f"{file}: architectures has {other[0]!r}; only {' and '.join(supported)} can be "
+            f"{file}: architectures has {other[0]!r}; only {_listed(supported)} can be "
             "converted. Save the model without its task head: "
             f"{supported[1]}.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)."
         )
     for name, value in _FIXED.items():
-        if config[name] != value:
+        if config[name] != value and not (kind == "bert" and name in _IDS):
             raise FolderError(
                 f"{file}: {name} is {config[name]!r}, but the encoder only supports {value!r}; "
                 "this model cannot be converted."
             )
     return config
+
+
+def _listed(classes: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, classes))
 
 
 def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) -> EncoderConfig:
@@ -365,6 +402,7 @@ def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) ->
             raise FolderError(f"{file}: {theirs} is {value!r}, but must be a number.")
         rates[ours] = float(value)
     exported = config["model_type"] == "xlme"
+    offset = POSITION_OFFSET if config["model_type"] == "xlm-roberta" else 0
     for name, kind in _OF_EXPORTS.items() if exported else ():
         value = config.get(name)
         if type(value) is not kind:
@@ -379,7 +417,7 @@ def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) ->
             num_layers=config["num_hidden_layers"],
             num_heads=config["num_attention_heads"],
             ffn_size=config["intermediate_size"],
-            max_length=config["max_position_embeddings"] - (0 if exported else POSITION_OFFSET),
+            max_length=config["max_position_embeddings"] - offset,
             scan_layers=scan_layers,
             **{"relative_bias": "none", **rates},
         )

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
-from xlme_jax.checkpoints.saved import FOLDER, RunRecord
+from xlme_jax.checkpoints.saved import FOLDER, UNTRAINED_HEAD, RunRecord
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import check_finite
 from xlme_jax.configuration import loading
@@ -84,6 +84,7 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         vocabulary=folder.vocabulary.digest,
         origin=str(source.resolve()),
         flops_per_step=dict.fromkeys(CONVENTIONS, 0.0),
+        manifest={} if folder.has_head else {UNTRAINED_HEAD: True},
         encoder_parameters=model_info.encoder_parameters(objective, boxed, folder.vocabulary.size),
     )
     # Only the line on parameters, because all further lines describe a training run.

@@ -7,9 +7,17 @@ from typing import Any
 import jax
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
-from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops, weights_digest
+from xlme_jax.checkpoints.saved import (
+    UNTRAINED_HEAD,
+    RunRecord,
+    checkpoint_of,
+    pretraining_flops,
+    read_record,
+    weights_digest,
+)
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.model.flop_conventions import CONVENTIONS
+from xlme_jax.objectives.abilities import Fills
 from xlme_jax.objectives.base import Objective, WarmStart, init_carried
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
@@ -96,8 +104,16 @@ def _check_warm_start(run: Run, abstract: TrainState, warm: WarmParams) -> None:
     from xlme_jax.checkpoints.warm_start import check_warm_start
 
     check_warm_start(**_warm_arguments(run, warm))
+    source = as_path(run.config.init_from or "")
+    if isinstance(run.objective, Fills) and UNTRAINED_HEAD in read_record(source).manifest:
+        _log.warning(
+            "INIT_FROM = %r was imported from a folder without an MLM head. The head starts at "
+            "random: until it has learned, its gradients are noise, which can undo in a few steps "
+            "what the encoder knows. Begin with a small learning rate and a long warm-up, and "
+            "compare retrieval with that of step 0; objectives without MLM need no head.",
+            str(source),
+        )
     if run.config.init_optimizer:
-        source = as_path(run.config.init_from or "")
         check_warm_optimizer(source, abstract.opt_state, run.growth)
 
 
