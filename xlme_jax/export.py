@@ -128,7 +128,7 @@ def _sentence_options() -> "SentenceOptions | None":
         tuple(_CENTRE.value),
         prompts,
         _DEFAULT_PROMPT.value,
-        tuple(_ONNX.value),
+        tuple(_ONNX.value),  # type: ignore[arg-type]  # SentenceOptions checks it.
     )
 
 

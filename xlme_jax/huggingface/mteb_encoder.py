@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.evaluation import readouts
@@ -65,7 +66,7 @@ class MtebEncoder:
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """Returns the cosine of each vector [N, D] with that of the same row, float32[N]."""
         first, second = (
-            np.asarray(readouts.normalised(np.asarray(x))) for x in (embeddings1, embeddings2)
+            np.asarray(readouts.normalised(jnp.asarray(x))) for x in (embeddings1, embeddings2)
         )
         return (first * second).sum(axis=-1)
 

@@ -34,7 +34,7 @@ class _SentenceEncoder(torch.nn.Module):
         super().__init__()
         self.encoder = encoder
         self.pooling = vectors.options.pooling
-        width = encoder.config.hidden_size  # type: ignore[union-attr]
+        width: Any = encoder.config.hidden_size  # type: ignore[union-attr]
         centre = np.zeros(width, "f4") if vectors.centre is None else vectors.centre
         self.register_buffer("centre", torch.from_numpy(centre))
 

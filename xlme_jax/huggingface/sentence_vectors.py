@@ -207,7 +207,7 @@ def _modules(vectors: SentenceVectors, width: int) -> Iterator[tuple[str, dict[s
     yield "Pooling", {"config.json": _json({"word_embedding_dimension": width, **modes})}
     if vectors.centre is not None:
         # The package has no module that only adds; the identity is exact in any precision.
-        dense = {"in_features": width, "out_features": width, "bias": True}
+        dense: dict[str, object] = {"in_features": width, "out_features": width, "bias": True}
         dense["activation_function"] = "torch.nn.modules.linear.Identity"
         tensors = {"linear.weight": np.eye(width, dtype="f4"), "linear.bias": -vectors.centre}
         weights = safetensors.numpy.save(tensors, {"format": "pt"})
