@@ -8,7 +8,8 @@ from helpers import commands, finetuning, hf_folders, tiny
 from safetensors import safe_open
 
 from xlme_jax.checkpoints.saved import checkpoint_of, pretraining_flops, read_record
-from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.data import vocabulary_extension
+from xlme_jax.data.vocabulary import Vocabulary, write_vocabulary
 from xlme_jax.runs import averaging, evaluating
 from xlme_jax.storage.paths import as_path
 
@@ -96,6 +97,15 @@ def test_checkpoints_of_two_models_or_data_are_refused(tmp_path, run):
     finally:
         (run / "checkpoints" / "2").rename(tmp_path / "other")
         (tmp_path / "aside").rename(run / "checkpoints" / "2")
+
+
+def test_a_trimmed_vocabulary_is_refused(tmp_path, run):
+    words = vocabulary_of(run)
+    file = tmp_path / "trimmed.model"
+    write_vocabulary(vocabulary_extension.trim(words, np.zeros(words.size, bool)), file)
+    with pytest.raises(ValueError, match=r"trimmed\.model is not the vocabulary of .* `export`"):
+        averaging.average(run, 1, tmp_path / "mean", str(file))
+    assert not (tmp_path / "mean").exists()
 
 
 @pytest.mark.parametrize("last", [0, 5])
