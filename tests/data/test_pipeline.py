@@ -577,7 +577,7 @@ def _texts(tokens, segments):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"flip": 0.5}, "first='en' says which side comes first; set flip=0.0"),
+        ({"flip": 0.5}, "first='en' says which side of one pair comes first: set flip=0.0"),
         ({"layout": Sides(mixup="order")}, "mixup joins two; remove first"),
     ],
 )

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from xlme_jax.evaluation import readouts
+from xlme_jax.evaluation import readouts, results
 
 ALL = readouts.READOUTS
 
@@ -159,7 +159,7 @@ def test_f1_is_the_weighted_f1_of_nearest_neighbours():
     target = rng.standard_normal((1, 50, 4)).astype("f4")
     # Noise makes several texts find the same candidate.
     source = target + 0.6 * rng.standard_normal(target.shape).astype("f4")
-    f1s = readouts.f1s(readouts.search(source, target, readouts=("raw",))["raw"])
+    f1s = results.f1s(readouts.search(source, target, readouts=("raw",))["raw"])
     cosines = readouts.scores(source[0], target[0])
     assert len(set(cosines.argmax(1))) < 45
     for way, axis in (("forward", 1), ("backward", 0)):

@@ -25,7 +25,7 @@ from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.measure import About, LayerFigure, Measure, ScoreColumn, ScoreTable
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.readouts import Margin, Margins
-from xlme_jax.evaluation.results import layer_results
+from xlme_jax.evaluation.results import f1s, layer_results
 from xlme_jax.evaluation.retrieval import TRAINED
 from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 from xlme_jax.validation.fields import check_at_least
@@ -458,7 +458,7 @@ class _Search:
                 for way, accuracy in readouts.accuracies(hits).items()
             }
             if name == readouts.RAW:
-                of_readout |= {f"f1_{way}": f1 for way, f1 in readouts.f1s(hits).items()}
+                of_readout |= {f"f1_{way}": f1 for way, f1 in f1s(hits).items()}
             for way, candidates in zip(_WAYS, texts[::-1]):
                 if (nearest := hits.get(f"{way}_margin")) is not None:
                     is_wrong = (candidates[nearest] != candidates) | (nearest < 0)

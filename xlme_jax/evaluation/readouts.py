@@ -121,7 +121,7 @@ def search(
         embedding or that of its translation is not finite. Such texts are not found by others, and
         a warning counts them.
       - "backward", float32[K, N]: the same figure for each target among all sources.
-      - "forward_f1", float32[K, N]: each text's share of MTEB's F1 (`f1s`), sources among targets.
+      - "forward_f1", float32[K, N]: share of each text in `results.f1s`, sources among targets.
       - "backward_f1", float32[K, N]: the same, targets among sources.
       - "found", int32[K, N]: index of the best source of each target; the first one if several tie.
       - "forward_margin", int32[K, N]: index of the target that each source finds by margin; the
@@ -174,20 +174,6 @@ def accuracies(retrieved: Found) -> dict[str, np.ndarray]:
     """
     ways = {way: retrieved[way].mean(axis=1, dtype=np.float64) for way in ("forward", "backward")}
     return ways | {"mean": (ways["forward"] + ways["backward"]) / 2}
-
-
-def f1s(retrieved: Found) -> dict[str, np.ndarray]:
-    """Returns {"forward", "backward": F1 of nearest neighbours at each layer, float64[K]}.
-
-    It is the main score of MTEB's bitext mining (Muennighoff et al. 2023, "MTEB: Massive Text
-    Embedding Benchmark", Sec. 3.2): the mean over the candidates of the F1 of "is the nearest one
-    of", so that a translation counts less if other texts find it too.
-
-    Args:
-      retrieved: what `search` returns for a readout.
-    """
-    ways = ("forward", "backward")
-    return {way: retrieved[f"{way}_f1"].mean(axis=1, dtype=np.float64) for way in ways}
 
 
 def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from xlme_jax.evaluation.outcome import Outcome, Result
-from xlme_jax.evaluation.readouts import DESCRIPTIONS, READOUTS
+from xlme_jax.evaluation.readouts import DESCRIPTIONS, READOUTS, Found
 from xlme_jax.model.flop_conventions import upgraded
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
@@ -469,6 +469,20 @@ def _write_file(folder: Path, name: str, content: str | bytes) -> None:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name!r} would lie outside of the results' folder.")
     replace_file(folder / name, content.encode() if isinstance(content, str) else content)
+
+
+def f1s(retrieved: Found) -> dict[str, np.ndarray]:
+    """Returns {"forward", "backward": F1 of nearest neighbours at each layer, float64[K]}.
+
+    It is the main score of MTEB's bitext mining (Muennighoff et al. 2023, "MTEB: Massive Text
+    Embedding Benchmark", Sec. 3.2): the mean over the candidates of the F1 of "is the nearest one
+    of", so that a translation counts less if other texts find it too.
+
+    Args:
+      retrieved: what `readouts.search` returns for a readout.
+    """
+    ways = ("forward", "backward")
+    return {way: retrieved[f"{way}_f1"].mean(axis=1, dtype=np.float64) for way in ways}
 
 
 def layer_results(

@@ -260,15 +260,7 @@ class RetrievalProbe:
     def _check_readout(
         self, candidates: Mapping[str, Candidates], languages: frozenset[str]
     ) -> None:
-        """Checks that the languages of all candidates have the training text that `readout` needs.
-
-        Args:
-          candidates: translations of each task.
-          languages: canonical tags of the languages with training text.
-
-        Raises:
-          ValueError: a language has none; the message names it.
-        """
+        """Raises ValueError if a language of `candidates` has no training text, but needs it."""
         if readouts.available((self.readout,), False, False):
             return
         tags = {tag_or_code(tag) for task in candidates.values() for tag in task.languages}

@@ -33,7 +33,7 @@ from xlme_jax.evaluation.measure import (
     ScoreTable,
 )
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
-from xlme_jax.evaluation.results import layer_results, prediction_files
+from xlme_jax.evaluation.results import f1s, layer_results, prediction_files
 from xlme_jax.evaluation.retrieval import TRAINED
 from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 
@@ -168,7 +168,7 @@ class Tatoeba(Measure):
                     }
                     accuracies[code][readouts.RAW] |= {
                         _F1_METRICS[way]: values
-                        for way, values in readouts.f1s(by_readout[readouts.RAW]).items()
+                        for way, values in f1s(by_readout[readouts.RAW]).items()
                     }
                     lines = by_readout[readouts.RAW]["found"][layer].tolist()
                     files |= prediction_files(self.about.name, "retrieval", "test", code, lines)

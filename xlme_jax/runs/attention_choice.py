@@ -141,13 +141,7 @@ def _decide(
 def _warn_of_missing(
     names: Mapping[str, Sequence[str]], before: Mapping[str, str], device: Any
 ) -> None:
-    """Logs a warning for each encoder whose implementation in the checkpoint is not available.
-
-    Args:
-      names: {path of an encoder: implementations for the device}.
-      before: the choices in the newest checkpoint, by path.
-      device: the device.
-    """
+    """Logs a warning for each choice in `before`, the newest checkpoint's, that `names` lacks."""
     for path, implementation_names in names.items():
         if path in before and before[path] not in implementation_names:
             _log.warning(

@@ -7,14 +7,7 @@ from typing import Any
 import jax
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
-from xlme_jax.checkpoints.saved import (
-    UNTRAINED_HEAD,
-    RunRecord,
-    checkpoint_of,
-    pretraining_flops,
-    read_record,
-    weights_digest,
-)
+from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops, weights_digest
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.model.flop_conventions import CONVENTIONS
 from xlme_jax.objectives.abilities import Fills
@@ -101,18 +94,12 @@ def _warm_start(run: Run, resumes: bool) -> WarmStart:
 def _check_warm_start(run: Run, abstract: TrainState, warm: WarmParams) -> None:
     """Raises ValueError if INIT_FROM does not fit the run, before anything is compiled."""
     from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer
-    from xlme_jax.checkpoints.warm_start import check_warm_start
+    from xlme_jax.checkpoints.warm_start import check_warm_start, warn_of_untrained_head
 
     check_warm_start(**_warm_arguments(run, warm))
     source = as_path(run.config.init_from or "")
-    if isinstance(run.objective, Fills) and UNTRAINED_HEAD in read_record(source).manifest:
-        _log.warning(
-            "INIT_FROM = %r was imported from a folder without an MLM head. The head starts at "
-            "random: until it has learned, its gradients are noise, which can undo in a few steps "
-            "what the encoder knows. Begin with a small learning rate and a long warm-up, and "
-            "compare retrieval with that of step 0; objectives without MLM need no head.",
-            str(source),
-        )
+    if isinstance(run.objective, Fills):
+        warn_of_untrained_head(source)
     if run.config.init_optimizer:
         check_warm_optimizer(source, abstract.opt_state, run.growth)
 

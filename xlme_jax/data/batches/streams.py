@@ -234,15 +234,10 @@ class PairStream(Stream):
                 f"{where}: directions={self.directions!r} say which side comes first, in halves of "
                 f"a row: set flip=0.0, not {self.flip}, and an even length, not {self.length}"
             )
-        if self.first is not None and (self.flip or self.directions):
+        if self.first and (self.flip or self.directions or self.layout.pairs_per_item > 1):
             raise ValueError(
-                f"{where}: first={self.first!r} says which side comes first; set flip=0.0, not "
-                f"{self.flip}, and no directions, not {self.directions!r}"
-            )
-        if self.first is not None and self.layout.pairs_per_item > 1:
-            raise ValueError(
-                f"{where}: first={self.first!r} is for one pair, and mixup joins two; remove "
-                "first, or set Sides.mixup = 'none'"
+                f"{where}: first={self.first!r} says which side of one pair comes first: set "
+                "flip=0.0, no directions, and no Sides.mixup"
             )
         self._check_sampling(where)
 
