@@ -70,7 +70,7 @@ def stream(seed, lengths):
             segments[row, part], positions[row, part] = segment, range(length)
             start += length
     arrays = {"tokens": tokens, "segment_ids": segments, "positions": positions, "rows": rows}
-    return {name: jnp.asarray(array, jnp.int32) for name, array in arrays.items()}
+    return {name: jax.device_put(array.astype(np.int32)) for name, array in arrays.items()}
 
 
 BATCH = {
@@ -159,10 +159,12 @@ def recompute(config, name, batch=None):
     objective, params = config.build(VOCAB), weights(config)
     rows = (batch or BATCH)[name]
     mask_rng = jax.random.split(stream_rng(RNG, name), 3)[0]
-    masked = draw(config.masking, rows, mask_rng, VOCAB)
+    masked = jax.device_get(draw(config.masking, rows, mask_rng, VOCAB))
     losses, hits = dense_mlm(objective.model, params, masked)
-    prediction = applied(objective.model, Electra.generate)(
-        params, masked.rows, masked.positions, masked.targets, masked.uniforms
+    prediction = jax.device_get(
+        applied(objective.model, Electra.generate)(
+            params, masked.rows, masked.positions, masked.targets, masked.uniforms
+        )
     )
     original, replaced = np.asarray(rows["tokens"]), np.array(rows["tokens"])
     coincidences = 0
@@ -173,9 +175,7 @@ def recompute(config, name, batch=None):
         replaced[row, position] = sample
         sampled.add((row, sample))
         targets.add((row, int(original[row, position])))
-    logits = applied(objective.model, Electra.discriminate)(
-        params, {**rows, "tokens": jnp.asarray(replaced)}
-    )
+    logits = applied(objective.model, Electra.discriminate)(params, {**rows, "tokens": replaced})
     probability = sigmoid(np.asarray(logits, float))
     real, label = np.asarray(rows["segment_ids"]) > 0, replaced != original
     rtd = -np.where(label, np.log(probability), np.log1p(-probability))[real]
@@ -279,7 +279,7 @@ def test_micro_batches_add_up(config):
             continue  # of pairs within a micro-batch
         added = np.sum([part[1][key] for part in parts], axis=0)
         np.testing.assert_allclose(added, (numerator, denominator), rtol=1e-5)
-    added = jax.tree.map(jnp.add, parts[0][2], parts[1][2])
+    added = jax.tree.map(np.add, parts[0][2], parts[1][2])
     scale = max(float(np.abs(x).max()) for x in jax.tree.leaves(gradient))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * scale), added, gradient
@@ -304,7 +304,8 @@ def part_gradients(config, *parts):
         metrics = objective.loss(params, {}, BATCH, totals, RNG).metrics
         return jnp.stack([sum(metrics[f"{n}/{part}_loss"][0] for n in BATCH) for part in parts])
 
-    gradients = jax.jit(jax.jacrev(losses))(weights(config))
+    # On the host: a part of each array would be a program of its own.
+    gradients = jax.device_get(jax.jit(jax.jacrev(losses))(weights(config)))
     return [jax.tree.map(lambda x, i=i: x[i], gradients) for i in range(len(parts))]
 
 
