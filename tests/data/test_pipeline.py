@@ -578,7 +578,7 @@ def _texts(tokens, segments):
     ("settings", "message"),
     [
         ({"flip": 0.5}, "first='en' says which side of one pair comes first: set flip=0.0"),
-        ({"layout": Sides(mixup="order")}, "mixup joins two; remove first"),
+        ({"layout": Sides(mixup="order")}, "and no Sides.mixup"),
     ],
 )
 def test_a_first_language_goes_without_chance_and_mixup(settings, message):
