@@ -156,6 +156,8 @@ def test_what_is_not_there_is_named(tmp_path):
         Ntrex(str(tmp_path), ("yo",)).build(Subject())
     with pytest.raises(DataError, match="'ru' is not in ntrex"):
         Ntrex(str(tmp_path), pivot="ru").build(Subject())
+    with pytest.raises(DataError, match="nothing to search but 'en' itself; name another lang"):
+        Ntrex(str(tmp_path), ("eng",)).build(Subject())
     write_ntrex(tmp_path, {"eng": ["a", "b"], "swa": ["c", ""]})
     for code in ("deu", "fra", "eng-GB"):
         (tmp_path / f"newstest2019-ref.{code}.txt").unlink()

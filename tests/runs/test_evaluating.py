@@ -50,6 +50,24 @@ def test_languages_that_no_file_has_are_errors(folder):
             settings(task, folder, tasks=(task,), languages=("de-en",))
 
 
+@pytest.mark.parametrize("task", ["tatoeba", "bucc"])
+def test_pairs_never_stand_for_all_languages(folder, task, caplog):
+    options = evaluating.Options(data=str(folder), languages=("de-en", "ro-en"))
+    assert [*evaluating._settings([task, "wordalign"], options, ())] == ["wordalign"]
+    assert f"{task} is left out: it reads none of --languages=de-en,ro-en" in caplog.text
+    with pytest.raises(ValueError, match="pairs each language with English"):
+        evaluating._settings([task, "sib200_probe"], options, ())
+
+
+def test_languages_that_are_left_out_are_said(folder, caplog):
+    options = evaluating.Options(data=str(folder), languages=("de", "sw"))
+    evaluating._settings(["tatoeba", "bucc"], options, ())
+    assert "bucc is not evaluated in sw, test" in caplog.text
+    options = evaluating.Options(data=str(folder), languages=("de", "ro-en"))
+    evaluating._settings(["wordalign"], options, ())
+    assert "de is left out, as sets are named too" in caplog.text
+
+
 def test_sets_and_languages_are_named_in_every_spelling(folder):
     for code in ("pt-br", "zh-tw", "swh_Latn"):
         assert settings("tatoeba", folder, languages=(code,)).languages == (code,)

@@ -93,6 +93,7 @@ class WordAlignment(Measure):
 
     about: ClassVar[About] = About(
         name="wordalign",
+        reads_pairs=True,
         is_default=True,
         metric="aer",
         lower_is_better=tuple(f"aer{x}" for x in _SUFFIXES.values()),
@@ -136,7 +137,8 @@ class WordAlignment(Measure):
     def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
         """See `Measure.requested`; a pair names a set, a language chooses all sets with it.
 
-        Languages are ignored if there are pairs, and those without a set if there are other tasks.
+        If there are pairs, languages are left out, which is logged if there is no other task. If
+        there are other tasks, so are languages without a set.
 
         Raises:
           ValueError: there is no folder, no set has one of the languages, or, without other tasks,
@@ -145,6 +147,12 @@ class WordAlignment(Measure):
         del configured
         folder, languages = str(labelled_rows.folder_of(request.data, task)), request.languages
         corpora = tuple(pair for pair in languages if is_pair(pair))
+        single = [code for code in languages if not is_pair(code)]
+        if corpora and single and request.tasks == (task,):
+            _log.warning(
+                "--languages: %s is left out, as sets are named too; name either",
+                ", ".join(single),
+            )
         if languages and not corpora:
             tags_of_sets = {
                 name: set(map(tag_or_code, languages_of_pair(name)))

@@ -12,6 +12,7 @@ cosines, as in the papers, and cosines "centred" by each language's mean over tr
 import collections
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, ClassVar, Self
 
@@ -34,6 +35,8 @@ from xlme_jax.evaluation.readouts import DESCRIPTIONS, RAW, normalised, warn_if_
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.evaluation.training_text import EncodedSample, Fitted
 from xlme_jax.validation.fields import check_at_least
+
+_log = logging.getLogger(__name__)
 
 Pair = tuple[int, int]
 # Embeddings [N, D] and [M, D].
@@ -106,24 +109,32 @@ class Bucc(Measure):
         check_at_least(self, "Bucc", 1, "neighbours")
 
     @classmethod
-    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
-        """See `Measure.requested`; languages that BUCC lacks are left out if there are other tasks.
+    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self | None:
+        """See `Measure.requested`; pairs of languages, which other measures read, are left out.
+
+        If there are other tasks, languages that BUCC lacks are left out too, with a log line.
 
         Raises:
-          ValueError: BUCC has none of the languages, or only pairs are given and no other task.
+          ValueError: BUCC has none of the languages, or only pairs are given, and no other task
+            reads them.
         """
         del configured
+        codes = request.single_languages(task)
+        if codes is None:
+            return None
         folder = str(labelled_rows.folder_of(request.data, task))
         split = request.split or ("test" if bucc_languages(folder, "test") else "validation")
-        codes = request.single_languages(task)
         if codes and request.tasks != (task,):
             available = bucc_languages(folder, split)
-            mined = tuple(code for code in spelled_as(codes, available) if code in available)
+            spelled = spelled_as(codes, available)
+            mined = tuple(code for code in spelled if code in available)
             if not mined:
                 raise ValueError(
                     f"--languages={','.join(codes)}: {folder} has none of these, {split}; choose "
                     f"from {', '.join(available) or 'none'}, or leave {task} out of --tasks"
                 )
+            if missing := [code for code in spelled if code not in available]:
+                _log.warning("%s is not evaluated in %s, %s", task, ", ".join(missing), split)
             codes = mined
         return cls(folder, codes, split, request.layer, request.pooling)
 

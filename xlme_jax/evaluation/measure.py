@@ -106,6 +106,7 @@ class Request:
       data: folder with a subfolder of official files for each task.
       split: "validation" or "test"; None for the default of the measure.
       languages: languages to evaluate; empty for all.
+      pairs_are_read: whether one of the tasks reads pairs of languages (`About.reads_pairs`).
       layer: layer of the headline figures; None lets the measure choose.
       length: maximum tokens per row; None for the default of each measure.
       limit: maximum examples per language; None for all.
@@ -117,27 +118,33 @@ class Request:
     data: str = ""
     split: Literal["validation", "test"] | None = None
     languages: tuple[str, ...] = ()
+    pairs_are_read: bool = False
     layer: int | None = None
     length: int | None = None
     limit: int | None = None
     pooling: Pooling = "mean"
     readouts: tuple[str, ...] = tuple(readouts.READOUTS)
 
-    def single_languages(self, task: str) -> tuple[str, ...]:
-        """Returns the languages without pairs such as "de-fr", which other tasks read.
+    def single_languages(self, task: str) -> tuple[str, ...] | None:
+        """Returns the languages of a task that reads no pairs such as "de-fr".
+
+        Returns () only if no languages are given, which means all. Returns None if only pairs are
+        given and another task reads them, so that `task` has nothing to evaluate.
 
         Raises:
-          ValueError: only pairs are given, and `task`, which does not read them, is the only task.
+          ValueError: only pairs are given, and none of the tasks reads them.
         """
         from xlme_jax.data.benchmarks.parallel_sets import is_pair
 
         single = tuple(code for code in self.languages if not is_pair(code))
-        if self.languages and not single and self.tasks == (task,):
-            raise ValueError(
-                f"--languages={','.join(self.languages)}: {task} pairs each language with English; "
-                f"name the languages alone, such as {self.languages[0].split('-')[0]}"
-            )
-        return single
+        if single or not self.languages:
+            return single
+        if self.pairs_are_read:
+            return None
+        raise ValueError(
+            f"--languages={','.join(self.languages)}: {task} pairs each language with English; "
+            f"name the languages alone, such as {self.languages[0].split('-')[0]}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +154,7 @@ class About:
     Attributes:
       name: name in `--tasks`, in results and of the folder of official files.
       needs: what is evaluated; see `Needs`.
+      reads_pairs: whether `--languages` may name pairs of languages, such as "de-fr".
       reads_data: whether `Subject.training_text` is read; without it, `build` raises if "yes".
       is_default: whether `evaluate` runs it on pre-trained encoders if no task is named.
       log_prefix: what precedes the names of the headline in the log of a run.
@@ -165,6 +173,7 @@ class About:
 
     name: str
     needs: Needs = "encoder"
+    reads_pairs: bool = False
     reads_data: ReadsData = "no"
     is_default: bool = False
     log_prefix: str = "eval/"
@@ -205,8 +214,11 @@ class Measure(abc.ABC):
         return (cls.about.name,)
 
     @classmethod
-    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
-        """Returns the settings for `evaluate`.
+    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self | None:
+        """Returns the settings for `evaluate`; None to leave the task out.
+
+        A task is left out if all that `request` selects is read by other tasks. Fields that are
+        empty mean everything, so that an empty selection must not become one.
 
         By default, they are the settings of the run's own evaluator of this class, of the first of
         several with a warning, or else the defaults. What `request` gives replaces fields of the

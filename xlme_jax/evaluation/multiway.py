@@ -43,6 +43,7 @@ def _about(name: str, title: str) -> About:
     """Returns what reports know of the measure of a set, named `title` in headings."""
     return About(
         name=name,
+        reads_pairs=True,
         reads_data="if_there",
         averaged=(MEAN,),
         by_readout=True,
@@ -166,7 +167,7 @@ class Multiway(Measure):
           available: the languages of the set.
 
         Raises:
-          DataError: a language is not in the set.
+          DataError: a language is not in the set, or there is none but the pivot.
         """
 
         def spelled(code: str) -> str:
@@ -188,11 +189,17 @@ class Multiway(Measure):
         sources += [x if y == pivot else y for x, y in pairs if pivot in (x, y)]
         if self.all_pairs:
             pairs += itertools.combinations(sources, 2)
-        return _Plan(
+        plan = _Plan(
             pivot,
             tuple(dict.fromkeys(sources)),
             tuple(dict.fromkeys((x, y) for x, y in pairs if pivot not in (x, y))),
         )
+        if not plan.all_pairs:
+            raise DataError(
+                f"{self.folder}: {self.about.name}, {self.split}, has nothing to search but "
+                f"{pivot!r} itself; name another language"
+            )
+        return plan
 
     def _results(
         self,

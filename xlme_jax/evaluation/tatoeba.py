@@ -98,16 +98,19 @@ class Tatoeba(Measure):
         readouts.check(self.readouts, "Tatoeba.readouts")
 
     @classmethod
-    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
+    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self | None:
         """See `Measure.requested`; pairs of languages, which other measures read, are left out.
 
         Raises:
           ValueError: only pairs are given, and no other task reads them.
         """
         del configured
+        codes = request.single_languages(task)
+        if codes is None:
+            return None
         return cls(
             str(labelled_rows.folder_of(request.data, task)),
-            request.single_languages(task),
+            codes,
             request.layer,
             pooling=request.pooling,
             readouts=request.readouts,

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -145,19 +146,44 @@ def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], result
         loaded = trained.load(checkpoint, options.vocabulary, mesh)
         subject = loaded.subject()
         tasks = list(options.tasks) or _default_tasks(subject)
-        of_tasks = [measures.by_task()[task].about for task in tasks]
+        settings = _settings(tasks, options, loaded.config.evaluators)
+        tasks = list(settings)
+        of_tasks = [measure.about for measure in settings.values()]
         if any(about.reads_data != "no" for about in of_tasks):
             text = _training_text(options.data_dir, loaded)
             subject = dataclasses.replace(subject, training_text=text)
         if any(about.needs == "run" for about in of_tasks):
             subject = dataclasses.replace(subject, context=context_of(loaded, mesh))
-        tasks += _selecting_tasks(tasks, subject, options.layer)
-        settings = {
-            task: measures.by_task()[task].requested(task, options, loaded.config.evaluators)
-            for task in tasks
-        }
+        selecting = _selecting_tasks(tasks, subject, options.layer)
+        settings |= _settings(selecting, options, loaded.config.evaluators)
         outcomes = _outcomes(loaded, subject, settings, options)
     return outcomes, trained.header_of(loaded.folder, loaded.config, options.command)
+
+
+def _settings(
+    tasks: Sequence[str], options: Options, configured: Sequence[Any]
+) -> dict[str, Measure]:
+    """Returns {task: its measure}, without the tasks that have nothing of what was requested.
+
+    Args:
+      tasks: the tasks to evaluate, whether they were named or not.
+      options: what to evaluate.
+      configured: `Train.evaluators` of the checkpoint's run.
+    """
+    pairs_are_read = any(measures.by_task()[task].about.reads_pairs for task in tasks)
+    request = dataclasses.replace(options, tasks=tuple(tasks), pairs_are_read=pairs_are_read)
+    settings: dict[str, Measure] = {}
+    for task in tasks:
+        measure = measures.by_task()[task].requested(task, request, configured)
+        if measure is None:
+            _log.warning(
+                "%s is left out: it reads none of --languages=%s, which are for other tasks",
+                task,
+                ",".join(options.languages),
+            )
+        else:
+            settings[task] = measure
+    return settings
 
 
 def _outcomes(
