@@ -215,6 +215,13 @@ def test_malformed_examples_are_refused(tmp_path, ids, message):
         writer.add(ids)
 
 
+@pytest.mark.parametrize(("sizes", "total"), [([3], 3), ([3, 4], 7), ([], 0)])
+def test_sizes_must_add_up_to_the_ids(tmp_path, sizes, total):
+    writer = MonolingualWriter(tmp_path, "en", ["en"], VOCABULARY)
+    with pytest.raises(ValueError, match=rf"add up to {total} tokens, and there are 6 token ids"):
+        writer.add_many(np.array([0, 5, 2, 0, 6, 2]), np.array(sizes))
+
+
 def test_task_names_must_be_folder_names(tmp_path):
     for name in ("../x", "a/b", ".hidden", ""):
         with pytest.raises(ValueError, match="is not a valid folder name"):

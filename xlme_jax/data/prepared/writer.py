@@ -156,7 +156,18 @@ class TaskWriter:
             self.abort()
 
     def add(self, ids: Sequence[int] | np.ndarray, labels: Sequence[int] | np.ndarray = ()) -> bool:
-        """Appends one example, as `add_many` does; returns False if the example was skipped."""
+        """Appends one example.
+
+        Args:
+          ids: Token ids of the example.
+          labels: Labels of the example (labelled tasks only).
+
+        Returns:
+          False if the example was skipped, such as a pair that is too long.
+
+        Raises:
+          ValueError: See `add_many`.
+        """
         before = self.examples
         self.add_many(np.asarray(ids, np.int64), np.array([len(ids)]), labels)
         return self.examples > before
@@ -164,19 +175,28 @@ class TaskWriter:
     def add_many(
         self, ids: np.ndarray, sizes: np.ndarray, labels: Sequence[int] | np.ndarray = ()
     ) -> None:
-        """Appends examples in order; the files do not depend on how examples are grouped in calls.
+        """Appends examples in order.
+
+        The files are the same however examples are divided among calls.
 
         Args:
-          ids: int[sum of sizes], concatenated token ids of all examples.
-          sizes: int[N], tokens per example.
-          labels: int[sum of label counts], concatenated labels of all examples (labelled tasks
-            only).
+          ids: int[sum of sizes], token ids of all examples, one example after the other.
+          sizes: int[N], number of tokens of each example.
+          labels: labels of all examples, one example after the other (labelled tasks only). Their
+            number per example is that of `format.LABELS`.
 
         Raises:
-          ValueError: Examples are malformed, or ids or labels are out of range.
+          ValueError: The sizes do not add up to the number of ids, an example is not
+            `<s> ... </s>` or not as the kind of task requires, or ids or labels are out of range.
         """
+        sizes = np.asarray(sizes, np.int64)
+        if sizes.sum() != len(ids):
+            raise ValueError(
+                f"task {self.name}: the sizes of {len(sizes)} examples add up to {sizes.sum()} "
+                f"tokens, and there are {len(ids)} token ids"
+            )
         if len(sizes):
-            ids, sizes = self._checked(ids, np.asarray(sizes, np.int64))
+            ids, sizes = self._checked(ids, sizes)
             self._append(ids, sizes, np.asarray(labels, np.int64))
 
     def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
@@ -189,12 +209,13 @@ class TaskWriter:
         Raises:
           ValueError: An example is not `<s> ... </s>`, or an id is not in the vocabulary.
         """
-        starts, whole = np.cumsum(sizes) - sizes, sizes > 1
-        first, last = starts[whole], (starts + sizes - 1)[whole]
+        starts, has_ends = np.cumsum(sizes) - sizes, sizes > 1
+        first, last = starts[has_ends], (starts + sizes - 1)[has_ends]
         # Only examples of two or more tokens have a first and a last token to check.
-        whole[whole] = (ids[first] == BOS_ID) & (ids[last] == EOS_ID)
-        if not whole.all():
-            bad = int(np.argmin(whole))
+        is_whole = np.zeros(len(sizes), bool)
+        is_whole[has_ends] = (ids[first] == BOS_ID) & (ids[last] == EOS_ID)
+        if not is_whole.all():
+            bad = int(np.argmin(is_whole))
             excerpt = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
             raise ValueError(f"task {self.name}: an example must be `<s> ... </s>`, got {excerpt}")
         if ids.min() < 0 or ids.max() >= self.vocabulary_size:
