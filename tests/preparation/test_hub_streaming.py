@@ -144,6 +144,12 @@ def test_a_listing_that_fails_is_an_error_that_names_the_folder(list_folder, mon
         list_folder(path)
 
 
+@pytest.mark.parametrize("mode", ["r", "w", "ab"])
+def test_files_of_the_hub_are_only_opened_to_read_bytes(mode):
+    with pytest.raises(ValueError, match=f"name/a.txt: mode '{mode}' must be 'rb'"):
+        HubPath("hf://datasets/owner/name/a.txt").open(mode)
+
+
 def test_a_missing_data_set_is_an_error_with_a_way_on(config, requests):
     other = {**dict(config.options), "hf_dataset": "owner/other"}
     with pytest.raises(DataError, match=r"owner/other cannot be downloaded .*; fix the name, log"):

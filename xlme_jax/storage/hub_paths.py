@@ -122,7 +122,20 @@ class HubPath(StoredPath, pathlib.PurePosixPath):
         yield from (self / name.rstrip("/").rsplit("/", 1)[-1] for name in names)
 
     def open(self, mode: str = "rb") -> IO[bytes]:
-        """Opens a file for reading; raises FileNotFoundError if it is missing."""
+        """Opens a file for reading bytes.
+
+        Args:
+          mode: "rb", the only mode.
+
+        Raises:
+          ValueError: the mode is another.
+          FileNotFoundError: the file is missing.
+        """
+        if mode != "rb":
+            raise ValueError(
+                f"{self}: mode {mode!r} must be 'rb': files of the hub are read as bytes; "
+                "`read_bytes().decode()` gives text"
+            )
         with _naming(self):
             file = file_system().open(str(self), mode)
         return io.BufferedReader(_HubFile(self, file), _BUFFER_BYTES)
