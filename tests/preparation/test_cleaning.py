@@ -117,7 +117,7 @@ def test_a_model_of_fasttext_decides(tmp_path, monkeypatch, caplog):
     assert "does not know zu;" in language_id.unknown(file, ["zu", "en", "swh_Latn"])
     (tmp_path / "other.bin").write_text("text")
     with pytest.raises(ValueError, match=r"other.bin, which fastText cannot load \(wrong file"):
-        language_id.identifier(str(tmp_path / "other.bin"))
+        language_id.check_identifier(str(tmp_path / "other.bin"))
     with pytest.raises(ValueError, match=r"'lid.bin', which is no file on this machine; give"):
         passed("keep_identified", "lid.bin", ["sw"])
 

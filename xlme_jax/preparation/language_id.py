@@ -144,6 +144,9 @@ def identifier(name: str) -> Identifier:
 
     Args:
       name: "py3langid" or a fastText model file.
+
+    Raises:
+      ValueError: fastText cannot load the file.
     """
     if name == PY3LANGID:
         import py3langid
@@ -178,7 +181,14 @@ def _fasttext_model(file: str) -> Any:
 
 
 def check_identifier(name: str) -> None:
-    """Raises ValueError if an identifier's package or file is missing, or the file is damaged."""
+    """Loads an identifier, so that errors come before any text is read.
+
+    Args:
+      name: "py3langid" or a fastText model file.
+
+    Raises:
+      ValueError: The package or the file is missing, or fastText cannot load the file.
+    """
     if name == PY3LANGID:
         what = f"prepare: `keep_identified` = {name}"
         extras.check_installed(what, PY3LANGID, "give a fastText model file")
@@ -189,6 +199,7 @@ def check_identifier(name: str) -> None:
             "py3langid, or a fastText model file such as GlotLID's model.bin"
         )
     extras.check_installed(f"prepare: `keep_identified` = {name}", "fasttext", "give py3langid")
+    identifier(name)
 
 
 def version(name: str) -> tuple[object, ...]:
