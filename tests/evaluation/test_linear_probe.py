@@ -101,6 +101,7 @@ def test_figures_are_those_of_scikit_learn(tmp_path, sklearn):
     assert values["sw", "accuracy", None, "majority"] == most
     macro_f1 = values["mean-zero-shot", "macro_f1", None, "majority"]
     assert macro_f1 == pytest.approx(2 * most / (1 + most) / 3)
+    assert values["mean-Niger-Congo", "accuracy", None, "majority"] == most
     by_language = [values[x, "accuracy", 1, "model"] for x in ("en", "sw")]
     assert values["mean", "accuracy", 1, "model"] == pytest.approx(np.mean(by_language))
     assert values["mean-zero-shot", "accuracy", 1, "model"] == by_language[1]

@@ -9,7 +9,7 @@ of the encoder is trained, so that a probe costs little more than encoding the s
 import collections
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -224,12 +224,9 @@ class LinearProbe(Measure):
         ):
             if not figures:
                 continue
-            groups: dict[str, tuple[str, ...]] = {x: (x,) for x in figures}
-            groups[MEAN] = tuple(figures)
-            targets = tuple(x for x in figures if not same_language(x, source))
-            if targets and figures is transfer:
-                groups[ZERO_SHOT] = targets
-            groups |= {f"{MEAN}-{name}": members for name, members in by_family(figures).items()}
+            groups = _groups(figures, source)
+            if figures is in_language:
+                groups.pop(ZERO_SHOT, None)
             values = {language: {RAW: metrics} for language, metrics in figures.items()}
             setting = f"{how}{training}; {encoding.LAYERS}"
             results += layer_results(self.about.name, self.split, setting, values, groups)
@@ -238,12 +235,8 @@ class LinearProbe(Measure):
     def _majority(self, tests: "Mapping[str, _Examples]", source: str) -> list[Result]:
         """Returns results of predicting each language's most frequent class, and their means."""
         values = {language: test.majority() for language, test in tests.items()}
-        targets = tuple(x for x in tests if not same_language(x, source))
-        groups: dict[str, tuple[str, ...]] = {x: (x,) for x in tests} | {MEAN: tuple(tests)}
-        if targets:
-            groups[ZERO_SHOT] = targets
         results = []
-        for name, members in groups.items():
+        for name, members in _groups(tests, source).items():
             for metric in _METRICS:
                 value = float(np.mean([values[member][metric] for member in members]))
                 results.append(
@@ -284,6 +277,18 @@ class Taxi1500Probe(LinearProbe):
 
     about: ClassVar[About] = _about("taxi1500", "Taxi1500", "macro_f1")
     benchmark: ClassVar[str] = "taxi1500"
+
+
+def _groups(languages: Collection[str], source: str) -> dict[str, tuple[str, ...]]:
+    """Returns {name in results: languages}: each language by itself, and means.
+
+    Means are over all languages, over those other than `source`, and over each family.
+    """
+    groups: dict[str, tuple[str, ...]] = {x: (x,) for x in languages}
+    groups[MEAN] = tuple(languages)
+    if targets := tuple(x for x in languages if not same_language(x, source)):
+        groups[ZERO_SHOT] = targets
+    return groups | {f"{MEAN}-{name}": members for name, members in by_family(languages).items()}
 
 
 class _Examples:
