@@ -145,7 +145,11 @@ def find(name: str) -> Distribution:
 def examples() -> list[FileOfDistribution]:
     """Returns the example of each distribution as a recognised file, in the order of the table.
 
-    A row in several forms has one example, in the form that is read.
+    Several rows may be forms of one distribution, with the same example. The file is of the first
+    of these rows whose pattern fits it, unless only a later one is read.
+
+    Raises:
+      ValueError: An example fits no pattern of its distribution.
     """
     files: dict[tuple[str, str], FileOfDistribution] = {}
     for row in DISTRIBUTIONS:
@@ -155,6 +159,8 @@ def examples() -> list[FileOfDistribution]:
         for file in _named(Path(row.example)):
             if file.distribution == row:
                 files[key] = file
+    if missing := [row.name for row in DISTRIBUTIONS if (row.title, row.example) not in files]:
+        raise ValueError(f"no pattern fits the example of {', '.join(missing)}")
     return list(files.values())
 
 
@@ -312,7 +318,7 @@ def _matched(
 def _matched_pair(
     row: Distribution, path: Path, names: dict[str, str | None], part: str
 ) -> FileOfDistribution | None:
-    """Returns what a file is whose path has a pair; see `_matched`."""
+    """Returns what a file is if its path names a pair; see `_matched`."""
     pair = _pair(names["pair"] or "")
     if pair is None:
         return None
@@ -330,7 +336,11 @@ def _matched_pair(
 def _matched_language(
     row: Distribution, path: Path, names: dict[str, str | None], part: str
 ) -> FileOfDistribution | None:
-    """Returns what a file is whose path, or row, has one language; see `_matched`."""
+    """Returns what a file is if its path names no pair; see `_matched`.
+
+    The language is that of the path, or else that of the row. The text of a row of `table_pairs` is
+    a pair of both: the row has its first language, and the path names the second.
+    """
     code = names.get("language") or names.get("side") or row.language
     if _OTHER_CODES.get(code, code) in _NO_LANGUAGE:
         return FileOfDistribution(path, row, (), part)

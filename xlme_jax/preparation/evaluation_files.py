@@ -326,7 +326,7 @@ def unquoted(field: str) -> str:
 
 
 def _unescaped(quoted: str) -> str:
-    """Returns the text of a quoted string with escapes as in JSON, unchanged if they are not."""
+    """Returns a string that stood in quotes with its escapes resolved, if they are JSON's."""
     try:
         return str(json.loads(f'"{quoted}"'))
     except ValueError:

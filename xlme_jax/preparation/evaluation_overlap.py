@@ -286,6 +286,7 @@ class _Texts:
         self._batches = [word_grams.grams([])]
 
     def add(self, text: str) -> None:
+        """Adds the digest of a text; its windows are digested together with those of others."""
         _append(self.digests, text)
         # A field is also a text, so windows do not cross from one field to the next.
         for field in _FIELDS.split(text):

@@ -45,12 +45,18 @@ class FileOfSet:
 
 
 def recognized(name: str, path: Path) -> FileOfSet | None:
-    """Returns what a file is in the set that it belongs to, or None if it belongs to none.
+    """Returns what a file is in the evaluation set that it belongs to.
+
+    A table belongs to a set if it has the set's columns, whatever its name. Other files are known
+    by their names and, in sets with columns, by their first line.
 
     Args:
       name: Path in the folder of evaluation files, as `archive.zip:path` for a file in an archive.
-      path: The file on disk. A file that cannot be read belongs to no set; the reader of all forms
-        reports the error.
+      path: The file on disk.
+
+    Returns:
+      The set and the file's form in it. None if the file belongs to no known set or cannot be read;
+      whoever reads it next reports the error.
     """
     whole = "/" + strip_compression(name.replace(":", "/"))
     if _ABOUT.fullmatch(whole):

@@ -177,6 +177,14 @@ class _Reading:
         self._evaluation = evaluation
 
     def add(self, texts: Sequence[tuple[str, ...]]) -> None:
+        """Counts the lines of some texts, and may add them to the sample.
+
+        A line is a duplicate if an equal one, after `text_digests.normalized`, came before. In a
+        pair, each of the two texts is looked up by itself among the evaluation texts.
+
+        Args:
+          texts: Examples of the task: (document,) or (first text, second text) each.
+        """
         self.texts += len(texts)
         lines = list(_lines(texts))
         if not lines:

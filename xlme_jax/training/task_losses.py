@@ -34,7 +34,14 @@ class Phases(Protocol):
         """Returns whether a phase, or the run, ends after `step` finished steps."""
 
     def next_phase(self, step: int, train_steps: int) -> None:
-        """Changes the weights that change after `step` finished steps."""
+        """Begins the next phase of each stream whose phase ends after `step` finished steps.
+
+        Its weights follow from the losses that were observed until now.
+
+        Args:
+          step: finished steps.
+          train_steps: steps of the run in all.
+        """
 
     def phases(self) -> Mapping[str, Any]:
         """Returns losses and weights of the phases by stream, JSON-serializable."""

@@ -407,14 +407,16 @@ class ReadLabelled(grain.transforms.Map):
         self._labels = LABELS[reader.tasks[0].labels]
 
     def map(self, rows: Sequence[int]) -> packing.Batch:
-        """Draws and reads the rows.
+        """Draws the examples of a global batch, and reads those of this process.
 
         Args:
           rows: numbers of all rows of the global batch.
 
         Returns:
-          The arrays of this process's rows, "labels", and as `TASKS` the task number of each row,
-          int[rows].
+          The arrays of `packing.lay_out_pieces`, int32[B, L], of the B rows of this process. L is
+          enough for the longest example of the global batch. "labels" is int32[B, W], `IGNORED`
+          after the end; W is the number of labels per example, or L if each token has one. `TASKS`
+          is the task number of each row, int[B].
         """
         tasks, examples, lengths = self._draw(rows)
         length = min(row_length(int(lengths.max()), SHORTEST_LABELLED), self._stream.length)

@@ -125,7 +125,13 @@ def is_table(name: str) -> bool:
 
 
 def column_names(path: Path) -> list[str]:
-    """Returns the columns of a file; the field of a struct is `column.field`.
+    """Returns the names of the columns of a table, without reading its rows.
+
+    In Parquet, each field of a struct is a column of its own, named `column.field`. JSON Lines has
+    the keys of its first row.
+
+    Args:
+        path: The file, which is a table by the suffix of its name (`is_table`).
 
     Raises:
         DataError: The file is damaged.

@@ -463,11 +463,14 @@ def _page(
 
 
 def load(sources: Sequence[str]) -> list[tuple[str, Results]]:
-    """Returns (name of the system, results) of each results file of some sources.
+    """Reads the results of the systems to compare.
 
     Args:
-      sources: "NAME=PATH" or "PATH" of a results file or of a folder with results files; the name
-        is by default the last part of the path.
+      sources: "NAME=PATH" or "PATH" of a results file, or of a folder with results files. Without a
+        name, the system has that of the folder; a path that exists has no name, even with "=".
+
+    Returns:
+      (name of the system, results) of each results file. All files of a folder have one name.
 
     Raises:
       ResultsError: a source has no results, or a file is damaged.

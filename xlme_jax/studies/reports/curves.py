@@ -55,7 +55,15 @@ def with_derived(curves: Curves, diagnostics: Diagnostics) -> Curves:
 
 
 def streams(curves: Mapping[str, Curve], diagnostics: Diagnostics) -> list[str]:
-    """Returns the names of the streams: "monolingual", "bitext", then the others by name."""
+    """Returns the names of a run's streams: "monolingual", "bitext", then the others by name.
+
+    A stream is what precedes a metric of the system's panels in a curve's name, such as "bitext" in
+    "bitext/loss", on training or held-out text.
+
+    Args:
+      curves: {metric: [(step, value), ...]}.
+      diagnostics: diagnostics of the run's objective.
+    """
     suffixes = tuple(f"/{metric}" for panel in diagnostics.panels for metric, _, _ in panel.lines)
     names = {
         name.removeprefix(f"{HELD_OUT}/").rpartition("/")[0]
@@ -167,10 +175,12 @@ def _translation_styles(curves: Curves) -> list[_Style]:
 
 
 def _pair_styles(curves: Curves, prefix: str) -> list[_Style]:
-    """Returns a style for each language pair with a curve; [] for one pair, or for many pairs.
+    """Returns a style for each language pair with a curve, but not for their mean.
+
+    Returns [] for a single pair, whose curve is the mean, and for more pairs than colours.
 
     Args:
-      curves: the metrics of the run.
+      curves: {metric: [(step, value), ...]}.
       prefix: name of a metric without the pair, such as "probe/retrieval_accuracy/".
     """
     metrics = sorted(

@@ -129,11 +129,16 @@ def _kind_without_prediction(token: Token, predictor: str) -> str:
 
 
 def _kind(token: Token, is_right: bool) -> str:
-    """Returns the mark of a predicted token; "" for none.
+    """Returns how a token is marked for which the predictor made a prediction.
 
     Args:
-      token: the original token.
-      is_right: whether it was predicted.
+      token: the original token; `is_called` says what a detector took it for.
+      is_right: whether the prediction is the original token.
+
+    Returns:
+      For a masked token, "right" if it was predicted, and "alarm" if a detector called it replaced
+      all the same. If another token was predicted, "found" if a detector noticed, else "missed".
+      For other tokens, "missed" if another token was predicted, and "" if not.
     """
     if not token.is_masked:
         return "" if is_right else "missed"

@@ -285,10 +285,18 @@ UNREADABLE = "\ufffd"
 
 
 def numbered_lines(path: Path, skips: Skips, split: str = "train") -> Iterator[tuple[int, str]]:
-    """Yields (1-based number, line) of a text file.
+    """Yields the lines of a text file with their numbers, from 1.
 
-    Lines that cannot be decoded are skipped in training data; in a set to be scored they are
-    `UNREADABLE`, so that readers can count them.
+    A line that cannot be decoded is counted in `skips`. In training data it is left out. In a set
+    to be scored, `UNREADABLE` is yielded in its place, so that readers can count the example.
+
+    Args:
+      path: the file.
+      skips: collects what is skipped or scored as wrong.
+      split: "train" for training data; any other split is a set to be scored.
+
+    Raises:
+      DataError: the file cannot be read.
     """
     for number, line in enumerate(aligned_lines(read_blocks(path), str(path), skips.report), 1):
         if isinstance(line, Rejected):
