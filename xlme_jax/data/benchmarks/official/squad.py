@@ -66,32 +66,38 @@ class Squad:
     def _by_id(
         self, path: Path, split: str, language: str, skips: Skips
     ) -> dict[str, tuple[str, Mapping[str, Any]]]:
-        """Returns {unique id: (context, question)} of a language."""
+        """Returns {unique id: (context, question)} of a language.
+
+        What becomes of an id that recurs, the class says.
+        """
         questions: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        seen: dict[str, list[tuple[str, str]]] = {}
+        # {id: the questions with it}, without those that training leaves out.
+        texts_of_id: dict[str, list[tuple[str, str]]] = {}
         for context, question in _questions(path):
             id = str(question["id"])
-            if self.languages:
-                prefix = id.split("-")[0]
-                if prefix not in self.languages:
-                    skips.skip(f"question {id}", "id that begins with no language")
-                if self.languages.get(prefix) != language:
-                    continue
-            same_id = seen.setdefault(id, [])
-            is_repeated = (context, question["question"]) in same_id
-            same_id.append((context, question["question"]))
-            if self.unanswerable and split != "train":
-                if len(same_id) > 1:
-                    skips.skip(f"question {id}", "question whose id comes again")
-            elif is_repeated and split == "train":
-                same_id.pop()
+            if self.languages and not self._is_of(id, language, skips):
+                continue
+            texts, text = texts_of_id.setdefault(id, []), (context, question["question"])
+            if split == "train" and text in texts:
                 skips.skip(f"question {id}", "question given twice")
                 continue
-            elif len(same_id) > 1:
-                id = f"{id}#{len(same_id)}"
-                skips.report.repair("ids made unique")
+            texts.append(text)
+            if len(texts) > 1:
+                if self.unanswerable and split != "train":
+                    # It replaces the question before, as in the scorer of SQuAD 2.0.
+                    skips.skip(f"question {id}", "question whose id comes again")
+                else:
+                    id = f"{id}#{len(texts)}"
+                    skips.report.repair("ids made unique")
             questions[id] = context, question
         return questions
+
+    def _is_of(self, id: str, language: str, skips: Skips) -> bool:
+        """Returns whether the prefix of an id names a language; skips an id that names none."""
+        prefix = id.split("-")[0]
+        if prefix not in self.languages:
+            skips.skip(f"question {id}", "id that begins with no language")
+        return self.languages.get(prefix) == language
 
     def _trainable(
         self, id: str, context: str, question: Mapping[str, Any], skips: Skips
