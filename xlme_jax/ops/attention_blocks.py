@@ -19,6 +19,8 @@ from xlme_jax.ops import dropout
 from xlme_jax.ops.implementations import MASKED, Platform
 
 Refs = dict[str, Any]
+# Segments and gates of a block of queries, [C, 1] each; None without gates.
+QueryValues = tuple[jax.Array, jax.Array | None]
 
 _TILE = 128  # Side of the tiles that a TPU transposes.
 
@@ -141,7 +143,7 @@ def _skew(plan: BlockPlan, x: jax.Array) -> jax.Array:
 
 
 def _scores(
-    plan: BlockPlan, refs: Refs, q: jax.Array, k: jax.Array, query: Any, i: Any, j: Any
+    plan: BlockPlan, refs: Refs, q: jax.Array, k: jax.Array, values: QueryValues, i: Any, j: Any
 ) -> tuple[jax.Array, jax.Array | None]:
     """Computes the scores of block (i, j).
 
@@ -150,19 +152,19 @@ def _scores(
       refs: the arrays of the kernel.
       q: [C, K], queries of block i.
       k: [C, K], keys of block j.
-      query: segments and gates of the queries, [C, 1] each; gates may be None.
+      values: segments and gates of the queries.
       i: number of the block of queries.
       j: number of the block of keys.
 
     Returns:
       Masked scores [C, C], and the bias [C, C] before the gate, or None.
     """
-    query_segments, gates = query
+    query_segments, gates = values
     scores = _dot(q, k, (1, 1)) * plan.scale
     bias = None
     if plan.biased:
         bias = _bias(plan, refs["table"], i, j)
-        scores = scores + (bias * gates if plan.gated else bias)
+        scores = scores + (bias if gates is None else bias * gates)
     reads = query_segments == refs["key_segments"][:, _rows(plan, j)]
     if plan.causal:
         query_place, key_place = _block_positions(plan, jnp.int32)
@@ -191,8 +193,8 @@ def _drop(plan: BlockPlan, keep: jax.Array | None, weights: jax.Array) -> jax.Ar
     return weights if keep is None else jnp.where(keep, weights, 0.0)
 
 
-def _query_values(plan: BlockPlan, refs: Refs, i: Any) -> tuple[jax.Array, Any]:
-    """Returns segments and gates of block i of queries, [C, 1] each; None without gates."""
+def _query_values(plan: BlockPlan, refs: Refs, i: Any) -> QueryValues:
+    """Returns the segments and gates of block i of queries."""
     gate = _column(plan, refs["gates"], i) if plan.gated else None
     return _column(plan, refs["segments"], i), gate
 
@@ -223,12 +225,12 @@ def forward(plan: BlockPlan, refs: Refs) -> None:
 def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
     """Writes output and log-sum-exp of block i of queries."""
     q = refs["q"][_rows(plan, i), :]
-    query = _query_values(plan, refs, i)
+    values = _query_values(plan, refs, i)
 
     def step(j: Any, carry: Any) -> Any:
         largest, total, mixed = carry
         k, v = (refs[name][_rows(plan, j), :] for name in "kv")
-        scores, _ = _scores(plan, refs, q, k, query, i, j)
+        scores, _ = _scores(plan, refs, q, k, values, i, j)
         new = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
         weights = jnp.exp(scores - new)
         # Makes the sums so far, of exp(score - largest), relative to the new maximum.
