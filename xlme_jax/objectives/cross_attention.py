@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlme_jax.model.encoder import CrossAttention
 from xlme_jax.objectives.abilities import Decodes
 from xlme_jax.objectives.base import Params, Rows
 from xlme_jax.ops.attention import attention
@@ -37,14 +38,26 @@ def cross_attention(
     def step(caches: Any, tokens: jax.Array) -> tuple[Any, jax.Array]:
         queries: list[jax.Array] = []
 
-        def record(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        # A step returns no queries, so they are read where each layer calls its projection.
+        def record(
+            call: Callable[..., jax.Array],
+            args: tuple[Any, ...],
+            kwargs: dict[str, Any],
+            context: nn.module.InterceptorContext,
+        ) -> jax.Array:
             result = call(*args, **kwargs)
-            if context.module.name == "q":  # The queries of `CrossAttention`, [B, 1, H, K].
-                queries.append(result)
+            module = context.module
+            if module.name == "q" and isinstance(module.parent, CrossAttention):
+                queries.append(result)  # [B, 1, H, K].
             return result
 
         with nn.intercept_methods(record):
             _, caches = decoder.step(tokens[:, None], caches)
+        if len(queries) != len(decoder.source):
+            raise ValueError(
+                f"{len(queries)} projections `q` of CrossAttention were called in a decoder of "
+                f"{len(decoder.source)} layers; each layer must call its own once"
+            )
         weights = [
             attention(
                 query,
