@@ -26,6 +26,8 @@ _SPECIAL = {
     "pad_token": "<pad>",
     "mask_token": MASK_PIECE,
 }
+# Writes a space as "▁", and begins every word with one.
+_METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 _pb2: Any = sentencepiece_model_pb2  # Its classes are made when it is imported.
 _PIECE = _pb2.ModelProto.SentencePiece
 # Characters at which `tokenizers` splits words.
@@ -95,42 +97,48 @@ def _json(content: Any) -> bytes:
 
 
 def _tokenizer(vocabulary: Vocabulary, marks: Mapping[str, int]) -> dict[str, Any]:
-    """Returns the content of tokenizer.json."""
-    proto, normalization = _proto(vocabulary), _normalization(vocabulary)
+    """Returns the content of tokenizer.json; see `tokenizer_files`."""
+    proto = _proto(vocabulary)
     pieces = list(_pieces(vocabulary, proto))
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    decoders = [{"type": "ByteFallback"}, metaspace]
-    steps = list(normalization.steps)
-    words: dict[str, Any] = {
-        "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace],
-        },
-    }
-    if not _splits_at_white_space(vocabulary, pieces):
-        # SentencePiece also takes a "▁" at the end of a text for a space.
-        steps += [_replace(r"\A +|[ ▁]+\z", ""), _replace(" +", "▁")]
-        steps.append({"type": "Prepend", "prepend": "▁"})
-        words = {"normalizer": {"type": "Sequence", "normalizers": steps}, "pre_tokenizer": None}
+    specials = {x: vocabulary.piece_to_id(x) for x in (*SPECIAL_PIECES, MASK_PIECE)} | dict(marks)
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            _special(vocabulary.piece_to_id(piece), piece)
-            for piece in (*SPECIAL_PIECES, MASK_PIECE)
-        ]
-        + [_special(token, mark) for mark, token in marks.items()],
-        **words,
+        "added_tokens": [_special(token, piece) for piece, token in specials.items()],
+        **_words(vocabulary, pieces),
         "post_processor": _template(vocabulary),
-        "decoder": {"type": "Sequence", "decoders": decoders},
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, _METASPACE]},
         "model": {
             "type": "Unigram",
             "unk_id": UNK_ID,
             "vocab": pieces,
             "byte_fallback": any(piece.type == _PIECE.BYTE for piece in proto.pieces),
         },
+    }
+
+
+def _words(vocabulary: Vocabulary, pieces: Iterable[tuple[str, float]]) -> dict[str, Any]:
+    """Returns how a text becomes words: the "normalizer" and the "pre_tokenizer" of tokenizer.json.
+
+    Args:
+      vocabulary: the vocabulary.
+      pieces: its (piece, score).
+    """
+    steps = list(_normalization(vocabulary).steps)
+    splitter: dict[str, Any] | None = {
+        "type": "Sequence",
+        "pretokenizers": [{"type": "WhitespaceSplit"}, _METASPACE],
+    }
+    if not _splits_at_white_space(vocabulary, pieces):
+        # The whole text is one word, so that the normalizer has to treat its spaces. SentencePiece
+        # also takes a "▁" at the end of a text for a space.
+        steps += [_replace(r"\A +|[ ▁]+\z", ""), _replace(" +", "▁")]
+        steps.append({"type": "Prepend", "prepend": "▁"})
+        splitter = None
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
+        "pre_tokenizer": splitter,
     }
 
 
