@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from xlme_jax.data.text import held_out as held_out_data
 from xlme_jax.data.text.bitext_files import discover_bitext
@@ -97,13 +97,11 @@ class PairSource(Source):
     can_hold_out: ClassVar = True
     has_pair_files: ClassVar = True
 
-    def discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+    def discover(self, config: PrepareConfig) -> list[BitextSource]:
         """Lists the pair files.
 
         Args:
           config: Folders, languages, pairs and other settings.
-          **changed: Arguments of the function that lists pair files, in place of those of the
-            configuration.
 
         Raises:
           ValueError: A folder, language or pair is missing, or a file would be misread.
@@ -123,8 +121,9 @@ class PairSource(Source):
 
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the pair files, including the pairs that `min_score` skips."""
+        every_pair = dataclasses.replace(config, min_score=None)
         # Whatever its score, the text of a held-out unit is removed from training.
-        return Corpora(sources=tuple(self.discover(config, min_score=None)))
+        return Corpora(sources=tuple(self.discover(every_pair)))
 
     def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
         """Lists both sides of all pairs; see `pair_texts`."""
@@ -141,10 +140,18 @@ class PairFolder(PairSource):
         if config.bitext_merge == "all":
             return []
         used = set(self.discover(config))
-        return [files for files in self.discover(config, first_only=False) if files not in used]
+        every_folder = dataclasses.replace(config, bitext_merge="all")
+        return [files for files in self.discover(every_folder) if files not in used]
 
-    def discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
-        """Lists the pair files of the folders."""
+    def discover(self, config: PrepareConfig) -> list[BitextSource]:
+        """Lists the pair files of the folders.
+
+        If `bitext_merge` is "first", the files of a pair are those of the first folder that has it.
+
+        Raises:
+          ValueError: `bitext_merge` is "first", and there is only one folder. Otherwise see
+            `PairSource.discover`.
+        """
         folders = self.folders(config)
         first_only = config.bitext_merge == "first"
         if first_only and len(folders) < 2:
@@ -152,7 +159,6 @@ class PairFolder(PairSource):
                 f"prepare: `bitext_merge` is 'first' but {self.option} is a single folder; give "
                 f"several in order of preference, such as --{self.option}=ccmatrix,ccaligned"
             )
-        options: dict[str, Any] = {"first_only": first_only, "min_score": config.min_score}
         with distributions.named_in_errors("bitext", folders[0]):
             sources = discover_bitext(
                 folders,
@@ -160,7 +166,8 @@ class PairFolder(PairSource):
                 config.pairs or None,
                 config.pivot,
                 tsv_columns=config.tsv_columns,
-                **(options | changed),
+                first_only=first_only,
+                min_score=config.min_score,
             )
         paths = (path for source in sources for path in source.paths)
         folder = setting(config, self.option)

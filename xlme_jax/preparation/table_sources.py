@@ -184,7 +184,7 @@ class TablePairs(_Tables, PairSource):
 
     flags: ClassVar = (*_SHARED_FLAGS, *_PAIR_FLAGS)
 
-    def discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+    def discover(self, config: PrepareConfig) -> list[BitextSource]:
         """Lists the tables of pairs.
 
         Raises:
@@ -202,7 +202,6 @@ class TablePairs(_Tables, PairSource):
                 f"prepare: `min_score` is {config.min_score:g}, and no column has scores; name it "
                 "with --score_column, or leave out min_score"
             )
-        options: dict[str, Any] = {"min_score": config.min_score if score else None}
         folder = self.location(config)
         with distributions.named_in_errors("table_pairs", folder):
             sources = discover_table_pairs(
@@ -212,8 +211,8 @@ class TablePairs(_Tables, PairSource):
                 config.pivot,
                 columns,
                 score,
+                min_score=config.min_score if score else None,
                 split=_split(config),
-                **(options | changed),
             )
         where, chosen = conditions(config), matching(config, sources, lambda source: source.paths)
         paths = (path for source in chosen for path in source.paths)
