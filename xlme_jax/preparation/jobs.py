@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from xlme_jax.data import prepared
@@ -15,7 +15,7 @@ from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation import dropping, filters, sources, tokenizing
 from xlme_jax.preparation.prepare_config import PrepareConfig
-from xlme_jax.preparation.source_types import TextTask
+from xlme_jax.preparation.source_types import Shard, TextTask
 from xlme_jax.preparation.sources import SeqioTasks
 from xlme_jax.preparation.tokenizing import Job
 from xlme_jax.storage.buckets import keep_listings
@@ -112,29 +112,7 @@ def _job(
     shard_bytes = tuple(sum(file.stat().st_size for file in shard.files) for shard in shards)
     names = tuple(shard.name for shard in shards)
     files = [file for shard in shards for file in shard.files]
-    limits: dict[str, object] = {
-        "monolingual": config.max_document_chars,
-        "bitext": config.max_pair_tokens,
-        "labelled": (config.max_length, config.stride),
-    }
-    # Another order or representation would cause all earlier data sets to be prepared again.
-    content: list[object] = [
-        prepared_format.FORMAT,
-        prepared.PAGE_TOKENS,
-        tokenizing.PART_TEXTS[kind],
-        vocabulary_digest,
-        task.task,
-        split,
-        task.languages,
-        limits[kind],
-        names,
-        *(shard.key for shard in shards),
-    ]
-    if kind == "bitext" and config.max_length_ratio is not None:
-        content.append(config.max_length_ratio)
-    content += filters.fingerprint(config, kind)
-    if filters.excludes_evaluation_text(config, kind, split):
-        content += ["without evaluation text", evaluation_digest]
+    content = _fingerprinted(config, task, split, shards, vocabulary_digest, evaluation_digest)
     return Job(
         task.task,
         split,
@@ -155,6 +133,52 @@ def _job(
         reads=tuple(shard.read for shard in shards),
         encodes=tuple(shard.encode for shard in shards if shard.encode),
     )
+
+
+def _fingerprinted(
+    config: PrepareConfig,
+    task: TextTask,
+    split: str,
+    shards: Sequence[Shard],
+    vocabulary_digest: str,
+    evaluation_digest: str,
+) -> list[object]:
+    """Returns everything but files that the prepared data of a job depends on.
+
+    Another order or representation would cause all earlier data sets to be prepared again.
+
+    Args:
+      config: The configuration.
+      task: The task.
+      split: The split of the task.
+      shards: Its shards, in the order in which they are read.
+      vocabulary_digest: SHA-256 of the vocabulary.
+      evaluation_digest: Digest of the text that `exclude_overlap` removes.
+    """
+    kind = task.kind
+    limits: dict[str, object] = {
+        "monolingual": config.max_document_chars,
+        "bitext": config.max_pair_tokens,
+        "labelled": (config.max_length, config.stride),
+    }
+    content: list[object] = [
+        prepared_format.FORMAT,
+        prepared.PAGE_TOKENS,
+        tokenizing.PART_TEXTS[kind],
+        vocabulary_digest,
+        task.task,
+        split,
+        task.languages,
+        limits[kind],
+        tuple(shard.name for shard in shards),
+        *(shard.key for shard in shards),
+    ]
+    if kind == "bitext" and config.max_length_ratio is not None:
+        content.append(config.max_length_ratio)
+    content += filters.fingerprint(config, kind)
+    if filters.excludes_evaluation_text(config, kind, split):
+        content += ["without evaluation text", evaluation_digest]
+    return content
 
 
 def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
