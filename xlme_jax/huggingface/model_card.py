@@ -305,8 +305,9 @@ def _training(runs: Sequence[Stage]) -> Iterator[str]:
     if config is None or runs[0].folder is not None:
         return
     yield "\n<details><summary>Configuration</summary>\n\n```"
-    for field in ("objective", "optimizer", "streams"):
-        yield from _fields(field, getattr(config, field), "")
+    yield from _fields("objective", config.objective, "")
+    yield from _fields("optimizer", config.optimizer, "")
+    yield from _fields("streams", config.streams, "")
     yield f"seed: {config.loop.seed}\n```\n\n</details>"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -61,12 +61,12 @@ def summary(contents: Sequence[Content]) -> str:
 def _cells(content: Content) -> dict[str, str]:
     """Returns {title: cell} of a task's row."""
 
-    def of_sides(field: str, form: str) -> str:
-        """Returns a measure of each side, separated by a slash."""
-        values = [getattr(side, field) for side in content.sides]
+    def joined(values: Iterable[float | None], form: str) -> str:
+        """Returns the values of the sides, separated by a slash."""
         return "/".join(_NONE if value is None else format(value, form) for value in values)
 
-    names = [family(side.language) or _NONE for side in content.sides]
+    sides = content.sides
+    names = [family(side.language) or _NONE for side in sides]
     return {
         "task": content.task,
         "family": "/".join(dict.fromkeys(names)),
@@ -74,10 +74,10 @@ def _cells(content: Content) -> dict[str, str]:
         "MB": f"{content.bytes / 1e6:.2f}",
         "texts": f"{content.texts:,}" + ("" if content.complete else "+"),
         "lines": f"{content.lines:,}",
-        "chars/line": of_sides("characters", ".0f"),
+        "chars/line": joined((side.characters for side in sides), ".0f"),
         "duplicates": f"{content.duplicates / max(1, content.lines):.2%}",
-        "tokens/char": of_sides("tokens_per_character", ".3f"),
-        "other language": of_sides("other_language", ".1%"),
+        "tokens/char": joined((side.tokens_per_character for side in sides), ".3f"),
+        "other language": joined((side.other_language for side in sides), ".1%"),
         "evaluation": _NONE if content.evaluation is None else _evaluation(content),
     }
 
