@@ -99,13 +99,16 @@ class MinimalPairs(Measure):
         return evaluate
 
     def _files(self) -> list[Path]:
-        paths = sorted(Path(self.folder).glob("*.tsv"))
-        chosen = [path for path in paths if not self.languages or path.stem in self.languages]
-        if not chosen:
+        paths = {path.stem: path for path in sorted(Path(self.folder).glob("*.tsv"))}
+        missing = [code for code in self.languages if code not in paths]
+        if missing or not paths:
             raise ValueError(
-                f"{self.folder}: no LANGUAGE.tsv of {self.languages or 'any language'}"
+                f"{self.folder}: no LANGUAGE.tsv of {', '.join(missing) or 'any language'}; there "
+                f"are those of {', '.join(paths) or 'none'}"
             )
-        return chosen
+        return [
+            path for code, path in paths.items() if not self.languages or code in self.languages
+        ]
 
     def _outcome(self, is_right: dict[str, np.ndarray]) -> Outcome:
         name, accuracies = self.about.name, {x: float(np.mean(of)) for x, of in is_right.items()}
