@@ -15,6 +15,7 @@ import torch
 import transformers
 from onnxruntime import quantization
 
+from xlme_jax.huggingface import modeling_xlme
 from xlme_jax.huggingface.sentence_vectors import Precision, SentenceVectors
 
 PROGRAMS: dict[Precision, str] = {"float32": "model.onnx", "int8": "model_int8.onnx"}
@@ -63,8 +64,12 @@ def add(folder: Path, vectors: SentenceVectors) -> None:
     Raises:
       ValueError: a program does not give the vectors of PyTorch.
     """
-    encoder = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True)
-    model = _SentenceEncoder(encoder, vectors).eval()
+    # The code in a folder of XLM-E is a copy of ours, so that none needs to be trusted.
+    has_code = (folder / "modeling_xlme.py").is_file()
+    kind: Any = modeling_xlme.XLMEModel if has_code else transformers.AutoModel
+    # The exporter breaks PyTorch's fused attention where a bias needs a gradient, as XLM-E's does.
+    encoder = kind.from_pretrained(folder, attn_implementation="eager")
+    model = _SentenceEncoder(encoder, vectors).train(False)
     size = sum(parameter.nbytes for parameter in model.parameters())
     (folder / FOLDER).mkdir()
     program = folder / FOLDER / PROGRAMS["float32"]
@@ -94,8 +99,8 @@ def add(folder: Path, vectors: SentenceVectors) -> None:
         quantised = folder / FOLDER / PROGRAMS["int8"]
         logging.disable(logging.INFO)  # The quantiser logs every tensor it leaves.
         try:
-            kind = quantization.QuantType.QInt8
-            quantization.quantize_dynamic(program, quantised, weight_type=kind)
+            int8 = quantization.QuantType.QInt8
+            quantization.quantize_dynamic(program, quantised, weight_type=int8)
         finally:
             logging.disable(logging.NOTSET)
         cosines = (_run(quantised, rows) * expected).sum(axis=1)
