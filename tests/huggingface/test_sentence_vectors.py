@@ -1,6 +1,7 @@
 """Folders for sentence-transformers: their vectors are those of `Model.encode`."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -33,7 +34,11 @@ def unit(vectors):
 def test_vectors_are_those_of_encode(tmp_path, monkeypatch, objective, layer, pooling):
     package = pytest.importorskip("sentence_transformers")
     dynamic_modules = pytest.importorskip("transformers.dynamic_module_utils")
+    # The code of the folder is a submodule of a package that another test may have loaded.
     monkeypatch.setattr(dynamic_modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+        monkeypatch.delitem(sys.modules, name)
     run = hf_folders.write_checkpoint(tmp_path / "run", objective, Encoder__num_layers=3)
     samples = {"one.txt": "bada\n\nnofo gabc\n", "two.txt": "gode\n"}
     for name, text in samples.items():
