@@ -1,8 +1,10 @@
 """Tiny Hugging Face folders and checkpoints with random weights."""
 
+import contextlib
 import functools
 import os
 import random
+import sys
 from pathlib import Path
 
 # Before transformers is imported: no test asks the network.
@@ -12,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from helpers import tiny
 from xlme_jax.checkpoints.checkpoints import Checkpoints
@@ -36,6 +39,23 @@ def vocabulary():
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(1, 6))) for _ in range(400)]
     return train_vocabulary([" ".join(rng.choices(words, k=10)) for _ in range(1000)], 300)
+
+
+@contextlib.contextmanager
+def separate_modules(folder):
+    """Keeps the code that transformers loads from models apart from the user's and other tests'."""
+    from transformers import dynamic_module_utils
+
+    def forget():
+        for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+            del sys.modules[name]
+
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
+        patch.syspath_prepend(str(folder))
+        yield
+    forget()
 
 
 def random_tree(tree, seed=0):

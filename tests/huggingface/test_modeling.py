@@ -9,7 +9,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy as np
 import pytest
-from helpers import tiny
+from helpers import hf_folders, tiny
 
 from xlme_jax.huggingface.config_json import hf_config
 from xlme_jax.huggingface.weights import WeightLayout
@@ -60,10 +60,9 @@ close = torch.testing.assert_close
 
 
 @pytest.fixture(autouse=True)
-def own_modules(tmp_path, monkeypatch):
-    """Keeps the model code of folders apart from the user's."""
-    module = transformers.dynamic_module_utils
-    monkeypatch.setattr(module, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+def separate_modules(tmp_path):
+    with hf_folders.separate_modules(tmp_path / "modules"):
+        yield
 
 
 def config(kind="gated", **changes):

@@ -1,7 +1,6 @@
 """Folders for sentence-transformers: their vectors are those of `Model.encode`."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -31,14 +30,8 @@ def unit(vectors):
 @pytest.mark.parametrize(
     ("objective", "layer", "pooling"), [("xlme", 1, "mean"), ("xlm", 2, "first")]
 )
-def test_vectors_are_those_of_encode(tmp_path, monkeypatch, objective, layer, pooling):
+def test_vectors_are_those_of_encode(tmp_path, objective, layer, pooling):
     package = pytest.importorskip("sentence_transformers")
-    dynamic_modules = pytest.importorskip("transformers.dynamic_module_utils")
-    # The code of the folder is a submodule of a package that another test may have loaded.
-    monkeypatch.setattr(dynamic_modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
-        monkeypatch.delitem(sys.modules, name)
     run = hf_folders.write_checkpoint(tmp_path / "run", objective, Encoder__num_layers=3)
     samples = {"one.txt": "bada\n\nnofo gabc\n", "two.txt": "gode\n"}
     for name, text in samples.items():
@@ -51,7 +44,8 @@ def test_vectors_are_those_of_encode(tmp_path, monkeypatch, objective, layer, po
         centre=[str(tmp_path / name) for name in samples],
         prompts={"query": "cab: "},
     )
-    model = package.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    with hf_folders.separate_modules(tmp_path / "modules"):
+        model = package.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     trained = api.load(run)
 
     def encode(texts):

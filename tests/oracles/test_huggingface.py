@@ -23,10 +23,9 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(autouse=True)
-def own_modules(tmp_path, monkeypatch):
-    """Keeps the model code of folders apart from the user's."""
-    module = transformers.dynamic_module_utils
-    monkeypatch.setattr(module, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+def separate_modules(tmp_path):
+    with hf_folders.separate_modules(tmp_path / "modules"):
+        yield
 
 
 def mlm_logits(objective, params, batch):

@@ -1,9 +1,8 @@
 """Held-out translation retrieval: accuracy@1 of finding a text's translation among all candidates.
 
 This is the cheapest measure of cross-lingual alignment: no labels, no fine-tuning, seconds per run.
-The headline has by default the settings of Tatoeba in XTREME: mean-pooled hidden states of a middle
-layer, cosine. All layers are also evaluated with several `readouts`. Layers are numbered as in
-Hugging Face's `hidden_states`: 0 is the embeddings, k the output of layer k.
+By default, the headline is that of Tatoeba in XTREME: mean-pooled states of a middle layer, cosine.
+All layers are also evaluated, with several `readouts`.
 
 Shared tokens (digits, names, punctuation) let even an untrained encoder find many translations, so
 the accuracy is reported together with that of step 0 (`with_untrained`), and
@@ -194,7 +193,14 @@ class RetrievalProbe:
         """
         candidates = self.candidates(dataset)
         text = TrainingText(dataset)
-        self._check_readout(candidates, text.languages)
+        tags = {tag_or_code(tag) for task in candidates.values() for tag in task.languages}
+        missing = sorted(tags - text.languages)
+        if missing and not readouts.available((self.readout,), False, False):
+            raise ValueError(
+                f"RetrievalProbe.readout = {self.readout!r} needs training text of "
+                f"{', '.join(missing)}, of which the prepared data have none; take 'raw', or leave "
+                "their pairs out with RetrievalProbe.pairs"
+            )
         # As short as possible, because padding costs as much as text; multiples of 8 suit all
         # devices.
         longest = max(
@@ -256,20 +262,6 @@ class RetrievalProbe:
         layer = self.layer_of(len(next(iter(by_task.values()))) - 1)
         metrics = {f"{ACCURACY}/{name}": float(values[layer]) for name, values in by_task.items()}
         return {ACCURACY: float(np.mean(list(metrics.values())))} | metrics
-
-    def _check_readout(
-        self, candidates: Mapping[str, Candidates], languages: frozenset[str]
-    ) -> None:
-        """Raises ValueError if a language of `candidates` has no training text, but needs it."""
-        if readouts.available((self.readout,), False, False):
-            return
-        tags = {tag_or_code(tag) for task in candidates.values() for tag in task.languages}
-        if missing := sorted(tags - languages):
-            raise ValueError(
-                f"RetrievalProbe.readout = {self.readout!r} needs training text of "
-                f"{', '.join(missing)}, of which the prepared data have none; take 'raw', or leave "
-                "their pairs out with RetrievalProbe.pairs"
-            )
 
     def candidates(self, dataset: PreparedDataset) -> dict[str, Candidates]:
         """Returns {name in metrics: translations of a task}; tasks with less than two are left out.

@@ -163,8 +163,7 @@ class Stream(abc.ABC):
 class TextStream(Stream):
     """Running text of one language per document, in rows that documents are cut into.
 
-    The size of a task, of which `alpha` is the exponent, is its number of tokens, because rows are
-    cut from the text and documents are not drawn.
+    A task's size, which has the exponent `alpha`, is its tokens, because rows are cut from text.
 
     Attributes:
       split_pieces: whether each piece of a document in a row is split in two segments
