@@ -247,7 +247,10 @@ class PairContrast(PlainObjective):
     def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
         """Wraps the optimizer so that it leaves frozen tables and unused layers as they are."""
         if self.config.freeze_tokens:
-            inner = optax.masked(inner, lambda tree: _mapped_tables(_no, jax.tree.map(_yes, tree)))
+            inner = optax.masked(
+                inner,
+                lambda tree: _mapped_tables(lambda _: False, jax.tree.map(lambda _: True, tree)),
+            )
         if self._lower is None:
             return inner
         inner = optax.with_extra_args_support(inner)
@@ -486,16 +489,6 @@ def _with_tables_of(weights: Params, tree: Params) -> Params:
         key: _with_tables_of(part, tree[key]) if key in tree else part
         for key, part in weights.items()
     }
-
-
-def _yes(leaf: Any) -> bool:
-    del leaf
-    return True
-
-
-def _no(leaf: Any) -> bool:
-    del leaf
-    return False
 
 
 def _is_boxed(leaf: Any) -> bool:

@@ -51,12 +51,12 @@ def fold_in(seeds: jax.Array, data: int | jax.Array) -> jax.Array:
     Returns:
       uint32[...], of the broadcast shape.
     """
-    return _mix(seeds + _mix(jnp.asarray(data, jnp.uint32) * _u32(_GOLDEN) + _u32(1)))
+    return mix(seeds + mix(jnp.asarray(data, jnp.uint32) * _u32(_GOLDEN) + _u32(1)))
 
 
 def words(seeds: jax.Array) -> Words:
     """Derives the two key words of `keep`, each uint32[...], from seeds uint32[...]."""
-    return _mix(seeds ^ _u32(0x243F6A88)), _mix(seeds ^ _u32(0x85A308D3))
+    return mix(seeds ^ _u32(0x243F6A88)), mix(seeds ^ _u32(0x85A308D3))
 
 
 def keep(key: Words, counters: jax.Array, rate: float) -> jax.Array:
@@ -70,7 +70,7 @@ def keep(key: Words, counters: jax.Array, rate: float) -> jax.Array:
     Returns:
       bool[...].
     """
-    return _mix(counters ^ key[0], key[1]) >= _u32(round(rate * 2**32))
+    return mix(counters ^ key[0], key[1]) >= _u32(round(rate * 2**32))
 
 
 def keep_mask(seeds: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
@@ -121,7 +121,7 @@ def _backward(rate: float, seeds: jax.Array, gradient: jax.Array) -> tuple[jax.A
 _dropout.defvjp(_forward, _backward)
 
 
-def _mix(x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+def mix(x: jax.Array, key: jax.Array | None = None) -> jax.Array:
     """Returns the hash of `x`, uint32[...]; `key` is the word that is mixed in half-way."""
     x = (x ^ (x >> _u32(16))) * _u32(_MULTIPLIERS[0])
     x = x ^ (x >> _u32(15))

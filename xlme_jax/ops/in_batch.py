@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-_MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
+from xlme_jax.ops import dropout
 
 
 class Sentences(NamedTuple):
@@ -114,15 +114,8 @@ def digests(tokens: jax.Array, positions: jax.Array, is_token: jax.Array) -> jax
     """
 
     def digest(salt: int) -> jax.Array:
-        values = _mixed(_mixed(tokens.astype(jnp.uint32) ^ jnp.uint32(salt)) + positions)
+        words = dropout.mix(tokens.astype(jnp.uint32) ^ jnp.uint32(salt))
+        values = dropout.mix(words + positions.astype(jnp.uint32))
         return jnp.where(is_token, values[:, None], 0).sum(axis=2, dtype=jnp.uint32)
 
     return jnp.stack([digest(0x9E3779B9), digest(0x243F6A88)], axis=2)
-
-
-def _mixed(values: jax.Array) -> jax.Array:
-    """Applies `lowbias32`, a bijection of uint32 (`ops.dropout`)."""
-    values = values.astype(jnp.uint32)
-    for shift, multiplier in zip((16, 15), _MULTIPLIERS):
-        values = (values ^ (values >> shift)) * jnp.uint32(multiplier)
-    return values ^ (values >> 16)
