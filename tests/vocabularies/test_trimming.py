@@ -1,29 +1,16 @@
 """Vocabularies without the pieces that text does not use."""
 
-import random
 from collections import Counter
 
 import numpy as np
 import pytest
 from helpers import tiny
+from helpers.made_lines import SYLLABLES, lines_of
 
 from xlme_jax.data import vocabulary_extension
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError, train_vocabulary, write_vocabulary
 from xlme_jax.preparation.source_types import LanguageText
 from xlme_jax.vocabularies import extending, trimming
-
-SYLLABLES = {
-    "en": ["the", "cat", "sat", "mat", "ing", "er", "on", "st"],
-    "el": ["και", "το", "μου", "ρα", "σεν", "πω", "γρα", "νη"],
-    "sw": ["ka", "to", "mi", "ru", "ing", "er", "on", "st"],
-}
-
-
-def lines_of(language, count, seed=0):
-    rng = random.Random(language)
-    words = ["".join(rng.choices(SYLLABLES[language], k=3)) for _ in range(300)]
-    rng = random.Random(f"{language}{seed}")
-    return [" ".join(rng.choices(words, k=8)) for _ in range(count)]
 
 
 def text_of(language, lines):
