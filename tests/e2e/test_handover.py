@@ -89,16 +89,15 @@ def test_pretraining_continues_and_is_exported(tmp_path, taken_over, vocabulary,
 
 
 @pytest.mark.slow
-def test_a_folder_with_its_own_model_file(tmp_path, vocabulary, monkeypatch):
+def test_a_folder_with_its_own_model_file(tmp_path, vocabulary):
     """An exported XLM-E encoder loads with AutoModel, as in the README."""
-    cache = str(tmp_path / "modules")
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", cache)
     trained = finetuning.pretrain(tmp_path, vocabulary)
     run("export", f"--checkpoint={trained}", f"--output={tmp_path / 'exported'}")
-    tokenizer, model = (
-        kind.from_pretrained(tmp_path / "exported", trust_remote_code=True)
-        for kind in (transformers.AutoTokenizer, transformers.AutoModel)
-    )
+    with hf_folders.separate_modules(tmp_path / "modules"):
+        tokenizer, model = (
+            kind.from_pretrained(tmp_path / "exported", trust_remote_code=True)
+            for kind in (transformers.AutoTokenizer, transformers.AutoModel)
+        )
     texts = ["русский и английский", "English"]
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
