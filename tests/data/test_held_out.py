@@ -224,7 +224,7 @@ def test_text_of_a_folder(tmp_path):
     (tmp_path / "valid" / "en-fr.tsv").write_text("five\tdeux\n")
     corpora = find_corpora(tmp_path / "mono", tmp_path / "pairs")
     held = HeldOutText(f"folder:{tmp_path / 'valid'}", corpora=corpora)
-    folder = held.folder()
+    folder = held.folder_corpora()
     assert [language for language, _ in folder.documents] == ["de", "en"]
     assert [source.pair for source in folder.sources] == ["en-fr"]
     by_pair = {source.pair: source for source in corpora.sources}
@@ -233,7 +233,7 @@ def test_text_of_a_folder(tmp_path):
     assert read_documents(held, "en", corpora.documents[0][1], "train")[0] == ["four"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: no text to hold out found"):
-        HeldOutText(f"folder:{tmp_path / 'empty'}").folder()
+        HeldOutText(f"folder:{tmp_path / 'empty'}").folder_corpora()
 
 
 def test_units_of_files_of_a_language_count_together(tmp_path):

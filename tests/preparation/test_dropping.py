@@ -58,7 +58,7 @@ def test_dropped_tasks_are_listed_with_counts_and_reasons():
         ("bitext_en_zu", 5),
         ("bitext_xh_zu", 10),
     ]
-    assert list(dropping.lines(dropped))[2] == (
+    assert list(dropping.summary_lines(dropped))[2] == (
         "dropped bitext_xh_zu (train, 10 pairs): xh has 15 pairs and zu has 15 pairs, fewer than "
         "min_pairs 16"
     )

@@ -52,11 +52,11 @@ _READOUTS = (RAW, "centred")
 
 @dataclasses.dataclass(frozen=True)
 class Bucc(Measure):
-    """Bitext mining on BUCC.
+    """Bitext mining on BUCC 2018 (Zweigenbaum et al., 2018), with XTREME's splits.
 
     Attributes:
       folder: folder with the files `zh-en.dev.zh`, `zh-en.dev.en` and `zh-en.dev.gold`.
-      languages: languages other than English ("zh", ...); empty for all found.
+      languages: languages other than English ("zh", ...); empty for all that have files.
       split: "validation"; or "test", XTREME's name for BUCC's training set, with the threshold of
         the validation split, whose files must be there too.
       layer: the evaluated layer; None for the middle one. It is the only one, because the corpora

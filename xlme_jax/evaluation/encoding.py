@@ -154,25 +154,27 @@ def batches(
       Batches that contain each text once. Only the last one has repeated rows.
     """
     order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
-    most = round_up(len(texts), row_multiple)
-    batch_list, start = [], 0
+    max_rows = round_up(len(texts), row_multiple)
+    result: list[Batch] = []
+    start = 0
     while start < len(order):
-        length, remaining = row_length(len(texts[order[start]])), len(order) - start
+        length = row_length(len(texts[order[start]]))
+        remaining = len(order) - start
         rows = max(batch_tokens // length // row_multiple * row_multiple, row_multiple)
         if start and remaining < rows:
             rows = _rows_for(rows, remaining, row_multiple)
-        rows = min(rows, most)
+        rows = min(rows, max_rows)
         chosen = order[start : start + rows]
         filled = fill_rows((texts[index] for index in chosen), rows, length)
-        batch_list.append(Batch(filled, np.array(chosen)))
+        result.append(Batch(filled, np.array(chosen)))
         start += rows
-    return batch_list
+    return result
 
 
-def _rows_for(rows: int, needed: int, row_multiple: int) -> int:
-    """Returns a quarter, half or all of `rows`, the least that is at least `needed`."""
-    parts = (max(rows // part // row_multiple * row_multiple, row_multiple) for part in (4, 2))
-    return next((part for part in parts if part >= needed), rows)
+def _rows_for(rows: int, texts: int, row_multiple: int) -> int:
+    """Returns a quarter, half or all of `rows`, the smallest that holds `texts` texts."""
+    sizes = (max(rows // part // row_multiple * row_multiple, row_multiple) for part in (4, 2))
+    return next((size for size in sizes if size >= texts), rows)
 
 
 def run(

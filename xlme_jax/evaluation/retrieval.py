@@ -74,10 +74,10 @@ def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
       An evaluator whose metrics are those of `evaluator` and, of step 0,
       `probe/retrieval_untrained` and the means `probe/untrained/...`.
     """
-    before = evaluator(initial_params, 0)
-    untrained = {UNTRAINED: before[ACCURACY]} | {
+    at_start = evaluator(initial_params, 0)
+    untrained = {UNTRAINED: at_start[ACCURACY]} | {
         name.replace("probe/", "probe/untrained/", 1): value
-        for name, value in before.items()
+        for name, value in at_start.items()
         if _MEAN.fullmatch(name)
     }
     # A run from scratch evaluates the same arrays after step 0. The references are weak, because a
@@ -88,7 +88,8 @@ def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
         is_initial = all(
             leaf is reference() for leaf, reference in zip(jax.tree.leaves(params), initial)
         )
-        return dict(before if is_initial else evaluator(params, step)) | untrained
+        metrics = at_start if is_initial else evaluator(params, step)
+        return {**metrics, **untrained}
 
     return evaluate
 

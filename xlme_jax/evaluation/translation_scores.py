@@ -145,7 +145,7 @@ def score(
       ValueError: sacreBLEU or the tokenizer's package is not installed.
     """
     metric = _bleu(tokenizer_of(language, references))
-    exact = np.mean([ours == theirs for ours, theirs in zip(translations, references)])
+    exact = np.mean([text == reference for text, reference in zip(translations, references)])
     return {
         "exact_match": float(exact),
         "bleu": metric.corpus_score(translations, [references]).score,
@@ -159,7 +159,7 @@ def _bleu(tokenizer: str) -> Any:
 
 
 def multi_bleu(translations: Sequence[str], references: Sequence[str], tokenizer: str) -> float:
-    """Returns what multi-bleu.perl -lc says of tokenized texts: BLEU without case and smoothing.
+    """Computes BLEU as multi-bleu.perl -lc does, on tokenized text without case and smoothing.
 
     Args:
       translations: the translations.
@@ -170,10 +170,14 @@ def multi_bleu(translations: Sequence[str], references: Sequence[str], tokenizer
     Raises:
       ValueError: the command fails or returns another number of lines, or sacreBLEU is not
         installed.
+
+    Returns:
+      BLEU, 0 to 100.
     """
     metric = sacrebleu().BLEU(lowercase=True, force=True, tokenize="none", smooth_method="none")
-    ours, theirs = (tokenized_by(tokenizer, lines) for lines in (translations, references))
-    return float(metric.corpus_score(ours, [theirs]).score)
+    translations = tokenized_by(tokenizer, translations)
+    references = tokenized_by(tokenizer, references)
+    return float(metric.corpus_score(translations, [references]).score)
 
 
 def tokenized_by(command: str, lines: Sequence[str]) -> list[str]:

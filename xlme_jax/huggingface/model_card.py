@@ -90,12 +90,12 @@ def stages(checkpoint: Path) -> list[Stage]:
         candidates = [origin, _run_of(origin)] if origin.name else []
         if config.loop.init_from:
             candidates.append(as_path(config.loop.init_from))
-        there = _first_there(candidates)
-        if there is None:
+        earlier = _first_readable(candidates)
+        if earlier is None:
             if origin.name:
                 history.append(Stage(None, _step(origin), model_dir=_run_of(origin).name))
             break
-        folder, record, config = there
+        folder, record, config = earlier
         step = _step(origin if origin.name else folder)
     return history
 
@@ -117,7 +117,7 @@ def _read(folder: Path) -> tuple[RunRecord, TrainConfig]:
     return record, loading.load_text(record.config, "Train", str(folder))
 
 
-def _first_there(runs: Sequence[Path]) -> tuple[Path, RunRecord, TrainConfig] | None:
+def _first_readable(runs: Sequence[Path]) -> tuple[Path, RunRecord, TrainConfig] | None:
     """Returns checkpoint, record and configuration of the first run that can be read, if any."""
     for run in runs:
         try:

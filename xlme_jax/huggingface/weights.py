@@ -69,7 +69,7 @@ class WeightLayout:
     position_offset: int = POSITION_OFFSET
 
     def weights(self) -> list[Weight]:
-        """Returns all weights of the model."""
+        """Returns each weight of the model with its tensors: embeddings, encoder, then head."""
         return [*self._embeddings(), *self._encoder(), *self._head()]
 
     def _embeddings(self) -> Iterator[Weight]:

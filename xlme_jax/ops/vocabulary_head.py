@@ -397,13 +397,13 @@ def _search(
     # Both loops write into this array. Stacking results of the inner one would copy them.
     masses = jnp.zeros((visits, rows, size // visits), hidden.dtype) if way.keep else None
 
-    def visit(carry: tuple[Any, ...], part: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
-        index, table_k, bias_k, uniforms_k = part
+    def visit(carry: tuple[Any, ...], group: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
+        index, table_k, bias_k, uniforms_k = group
         table_k = _in_compute_type(table_k, hidden.dtype)  # Once for all blocks.
         first = start + index * (size // visits)
 
-        def block(masses: Any, part: tuple[jax.Array, ...]) -> tuple[Any, tuple[_Best, jax.Array]]:
-            number, hidden, targets, uniforms = part
+        def visit_block(masses: Any, block: tuple[jax.Array, ...]) -> tuple[Any, Any]:
+            number, hidden, targets, uniforms = block
             logits = _logits(hidden, table_k, bias_k)
             statistics, mass, maximum = _statistics(logits, targets, uniforms, first)
             if way.keep:
@@ -414,9 +414,11 @@ def _search(
 
         best, masses = carry
         by_block = (x.reshape(blocks, -1, *x.shape[1:]) for x in (hidden, targets, uniforms_k))
-        masses, per_block = _scan(block, masses, (jnp.arange(blocks, dtype=jnp.int32), *by_block))
-        new, maximum = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), per_block)
-        return (_merge(jax.tree.map(lambda a, b: jnp.stack([a, b]), best, new)), masses), maximum
+        numbers = jnp.arange(blocks, dtype=jnp.int32)
+        masses, per_block = _scan(visit_block, masses, (numbers, *by_block))
+        of_group, maximum = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), per_block)
+        both = jax.tree.map(lambda a, b: jnp.stack([a, b]), best, of_group)
+        return (_merge(both), masses), maximum
 
     dtype = _accumulator(hidden)
     lowest = jnp.full((rows,), -jnp.inf, dtype)

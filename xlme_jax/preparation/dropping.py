@@ -167,8 +167,8 @@ def rare_languages(table: Sequence[prepared.TaskInfo], min_pairs: int) -> dict[s
         rare |= fewer
 
 
-def lines(dropped: Dropped) -> Iterator[str]:
-    """Yields the lines of the summary: one for each task, and one for each reason of files."""
+def summary_lines(dropped: Dropped) -> Iterator[str]:
+    """Yields a line for each dropped task, then one for each reason why files are unread."""
     for entry in dropped:
         if "task" in entry:
             unit = "pairs" if "pairs" in entry else "documents"
@@ -182,8 +182,8 @@ def lines(dropped: Dropped) -> Iterator[str]:
             f"are {_EARLIER_FOLDER}"
         )
     for reason in (_BEHIND, _WITHIN):
-        if behind := _with_reason(files, reason):
-            yield f"{reason}: {len(behind)} files ({_gigabytes(behind)})"
+        if unread := _with_reason(files, reason):
+            yield f"{reason}: {len(unread)} files ({_gigabytes(unread)})"
 
 
 def _with_reason(files: Dropped, reason: str) -> Dropped:

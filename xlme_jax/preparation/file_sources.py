@@ -240,7 +240,7 @@ def _document_splits(
 
     validation = shards(VALIDATION) if rule.kind in ("every", "count") else []
     if rule.kind == "folder":
-        documents = held_out.folder().documents
+        documents = held_out.folder_corpora().documents
         validation = [
             _document_shard(max_document_chars, file)
             for code, file in documents
@@ -402,7 +402,7 @@ def _pair_splits(held_out: HeldOutText, group: Sequence[BitextSource]) -> dict[s
     """
     rule = held_out.rule
     if rule.kind == "folder":
-        folder_sources = held_out.folder().sources
+        folder_sources = held_out.folder_corpora().sources
         validation = [_pair_shard(other) for other in folder_sources if other.pair == group[0].pair]
     else:
         chosen = [s for s in group if rule.kind != "ids" or s.kind == "multiway"]

@@ -341,7 +341,7 @@ def _text_filters(config: PrepareConfig, kind: str) -> Iterator[tuple[TextFilter
 
 
 def check(config: PrepareConfig) -> None:
-    """Raises ValueError if a value is invalid, or a library or file is missing."""
+    """Raises ValueError if a limit or filter has an invalid value, or lacks its library or file."""
     for limit in LIMITS:
         _check_value(limit.flag.name, setting(config, limit.flag.name), _positive)
     for entry in TEXT_FILTERS:

@@ -138,13 +138,14 @@ def accepted(config: PrepareConfig) -> tuple[str, ...]:
 def checked(
     shard: Shard, tags: Sequence[str], accept: Collection[str], has_columns: bool = False
 ) -> Shard:
-    """Returns a copy of a shard whose reader checks the first records.
+    """Returns a copy of a shard whose reader checks the first records, as `read_checked` does.
 
     Args:
       shard: Documents of one language, or pairs of two.
-      tags: The languages.
-      accept: Names of signs that are no error.
+      tags: Canonical tags of the languages, one for each text of a record.
+      accept: Names of the `SIGNS` that raise no error.
       has_columns: Whether only the order of columns says which text of a pair is in which language.
+        The languages of the pairs are then identified.
     """
     names = tuple(accept)
     read = functools.partial(
@@ -162,6 +163,14 @@ def read_checked(
     has_columns: bool = False,
 ) -> Texts:
     """Yields the records of a reader after examining the first ones.
+
+    Args:
+      read: The reader.
+      name: The file, for messages.
+      tags: See `checked`.
+      accept: See `checked`.
+      report: Collects what the reader skips and repairs.
+      has_columns: See `checked`.
 
     Raises:
       DataError: The first records are not text in the languages; the message has the option that
@@ -190,8 +199,8 @@ def check_records(
     Args:
       name: The file, for messages.
       records: Documents, or pairs of texts.
-      tags: Languages of the texts of a record.
-      accept: Names of signs that are no error.
+      tags: See `checked`.
+      accept: See `checked`.
       has_columns: See `checked`.
 
     Raises:

@@ -124,7 +124,7 @@ class PublicText(Source):
         return text.with_origins(tasks)
 
     def corpora(self, config: PrepareConfig) -> Corpora:
-        """Lists the files; pair files include the pairs that `min_score` skips."""
+        """Lists the files of documents and of pairs, including the pairs that `min_score` skips."""
         text = self._text(config, all_scores=True)
         documents = tuple((tag, file) for tag, files in text.documents.items() for file in files)
         return Corpora(documents, tuple(text.sources), config.max_document_chars)

@@ -218,7 +218,7 @@ def _write_held_out(config: PrepareConfig, held: held_out.HeldOutText) -> None:
     if rule.kind == "ids":
         files.append(as_path(rule.path))
     elif rule.kind == "folder":
-        folder_corpora = held.folder()
+        folder_corpora = held.folder_corpora()
         names += folder_corpora.names()
         files += folder_corpora.files()
     for file in files:

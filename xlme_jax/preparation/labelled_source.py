@@ -153,9 +153,14 @@ def names(config: PrepareConfig, name: str) -> list[str]:
 
 
 def _folder(name: str, directory: str | os.PathLike[str] | None) -> Path:
-    """Returns the folder of a benchmark; "." for embedded benchmarks, which have no files."""
-    # An unknown name is an error first, since the error about a missing folder would mislead.
-    benchmark(name)
+    """Returns the folder of a benchmark; "." for embedded benchmarks, which have no files.
+
+    Raises:
+      ValueError: The benchmark is unknown, or its folder is missing.
+    """
+    benchmark(
+        name
+    )  # Raises for an unknown name, before a missing folder raises a misleading error.
     if labelled_rows.is_embedded(name):
         return Path()
     content = "a folder for each benchmark"

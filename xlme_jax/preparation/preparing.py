@@ -119,7 +119,7 @@ def prepare(
         problem = _report_overlap(config, evaluation, jobs) if evaluation else ""
         remove_folder(output / prepared_format.PARTS_FOLDER)
     _summarize(table)
-    for line in dropping.lines(dropped):
+    for line in dropping.summary_lines(dropped):
         _log.info(line)
     if problem:
         raise DataError(f"{output}: the data set is complete, but {problem}")

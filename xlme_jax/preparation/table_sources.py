@@ -146,7 +146,7 @@ class Table(_Tables):
         return document_tasks(self.name, tables, longest, held_out, accept)
 
     def corpora(self, config: PrepareConfig) -> Corpora:
-        """Lists the tables."""
+        """Lists the tables of documents."""
         tables = self._discover(config).items()
         documents = tuple((language, text) for language, texts in tables for text in texts)
         return Corpora(documents, max_document_chars=config.max_document_chars)

@@ -261,7 +261,7 @@ def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Ou
     for outcome in outcomes:
         task = outcome.results[0].task
         figures = held_out_retrieval.at_layers(task, outcome.results, layers)
-        plots = {**_picture(task, outcome), **_plane(task, outcome, layers)}
+        plots = {**_layer_pictures(task, outcome), **_plane(task, outcome, layers)}
         completed.append(
             dataclasses.replace(
                 outcome,
@@ -272,7 +272,7 @@ def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Ou
     return completed
 
 
-def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
+def _layer_pictures(task: str, outcome: Outcome) -> dict[str, bytes]:
     """Returns {file: PNG} of retrieval and similarity over layers; {} if a task has neither."""
     files = {}
     measure = measures.of_task(task)

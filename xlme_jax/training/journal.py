@@ -204,9 +204,9 @@ class Journal:
             self._sound_alarms(step, values)
 
     def show_samples(self, step: int, params: Params) -> None:
-        """Shows what `params`, the weights after `step`, predict of the samples, if that is due."""
-        every, read = self._settings.samples_every, self._run.read_samples
-        if read is None or not every or (step % every and not self._is_last(step)):
+        """Writes and prints the samples as `params` read them, every `samples_every` steps."""
+        period, read = self._settings.samples_every, self._run.read_samples
+        if read is None or not period or (step % period and not self._is_last(step)):
             return
         with self._meter.pause():
             samples = read(params)

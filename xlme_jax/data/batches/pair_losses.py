@@ -128,16 +128,20 @@ class PairLosses:
             )
 
     def _fits(self, state: Mapping[str, Any]) -> bool:
-        """Returns whether the sums and weights of a state are of these tasks, and possible."""
-        count = len(self.tasks)
+        """Returns whether a state has sums [2, N] and weights [N] of these N tasks.
+
+        Counts of losses must not be negative; weights must be positive and add up to 1.
+        """
+        tasks = len(self.tasks)
         try:
             sums = [np.array(pair, np.float64) for pair in state["sums"].values()]
-            weights = [np.array(phase["weights"], np.float64) for phase in state["phases"]]
+            phases = [np.array(phase["weights"], np.float64) for phase in state["phases"]]
         except (KeyError, TypeError, ValueError, AttributeError):
             return False
-        return all(pair.shape == (2, count) and (pair[1] >= 0).all() for pair in sums) and all(
-            array.shape == (count,) and (array > 0).all() and math.isclose(array.sum(), 1)
-            for array in weights
+        has_sums = all(pair.shape == (2, tasks) and (pair[1] >= 0).all() for pair in sums)
+        return has_sums and all(
+            weights.shape == (tasks,) and (weights > 0).all() and math.isclose(weights.sum(), 1)
+            for weights in phases
         )
 
     def summary(self) -> dict[str, Any]:

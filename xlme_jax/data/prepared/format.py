@@ -324,7 +324,7 @@ def _check_format(content: Mapping[str, Any]) -> None:
 
 
 def stored_files(files: Iterable[FileInfo]) -> list[FileInfo]:
-    """Returns each file once, sorted by name; of the parts of a shared file, the last one."""
+    """Returns each file once, sorted by name; a shared file appears as the last of its parts."""
     return [file for _, file in sorted({file.file: file for file in files}.items())]
 
 

@@ -166,7 +166,7 @@ class HeldOutText:
         """Returns the parsed spec."""
         return parse(self.spec)
 
-    def folder(self) -> Corpora:
+    def folder_corpora(self) -> Corpora:
         """Returns the files of `folder:PATH`; no files for other rules."""
         if self.rule.kind != "folder":
             return Corpora()
@@ -358,7 +358,7 @@ def _make(held: HeldOutText) -> _Contents:
         numbers = _lines_of_ids(corpora, as_path(rule.path))
     languages = corpora.languages()
     if rule.kind == "folder":
-        lines = _chosen_lines(held.folder(), lambda corpus: lambda number: True)
+        lines = _chosen_lines(held.folder_corpora(), lambda corpus: lambda number: True)
     elif rule.kind == "every":
         lines = _chosen_lines(corpora, held.chooses)
     else:

@@ -465,6 +465,7 @@ def check_folder(folder: str | Path) -> Path:
     return path
 
 
+_MAX_LISTED = 20  # Unread files that a warning lists.
 # Files about a corpus.
 _ABOUT = re.compile(r"(?i)(?:readme|licen[cs]e|citation|changelog|(?:sha|md5).*sums?)\b.*|.+\.md")
 # Suffixes of files that are not plain text, though they may be compressed.
@@ -491,9 +492,10 @@ def report_unread(
     names = sorted(name for name in names if not _ABOUT.fullmatch(name))
     if names:
         # Not for all names: `reason` looks for the nearest languages, which takes milliseconds.
-        reasons = [(name, reason(name)) for name in names[:20]]
+        reasons = [(name, reason(name)) for name in names[:_MAX_LISTED]]
         listed = ", ".join(f"{name} ({why})" if why else name for name, why in reasons)
-        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        unlisted = len(names) - len(reasons)
+        more = f" and {unlisted} more" if unlisted else ""
         _log.warning("%s: not read: %s%s; %s", folder, listed, more, remedy)
 
 

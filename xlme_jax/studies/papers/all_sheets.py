@@ -9,7 +9,7 @@ from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.papers.fine_tuned import by_language, by_task, glue, only
 from xlme_jax.studies.papers.frozen import measured
-from xlme_jax.studies.papers.items import make_of
+from xlme_jax.studies.papers.items import sheet_maker
 from xlme_jax.studies.papers.sheets import Make, Sheet
 from xlme_jax.studies.published.rows import INFOXLM, XLME, XYLENT, PaperTable, Row
 
@@ -43,7 +43,7 @@ _TATOEBA = XLME["table_5"] + PaperTable(
 
 def _sheet_of_table(paper: str, name: str, table: PaperTable | None = None) -> Make:
     """Returns the function that makes the sheet of a table, whose caption names paper and table."""
-    return make_of(paper, name, table, has_source=True)
+    return sheet_maker(paper, name, table, cite=True)
 
 
 SHEETS: tuple[Make, ...] = (

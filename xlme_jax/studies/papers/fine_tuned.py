@@ -345,7 +345,7 @@ def cost(table: PaperTable) -> Make:
         ours,
         cells,
         systems=lambda entry: [MODEL],
-        always=True,
+        keep_empty=True,
     )
 
 

@@ -105,22 +105,23 @@ _KINDS: Mapping[str, Callable[[SheetSpec], Make]] = {
 _ROWS = {(row["paper"], row["name"]): row for row in records(Path(__file__).parent / "tables.tsv")}
 
 
-def make_of(
-    paper: str, name: str, table: PaperTable | None = None, has_source: bool = False
-) -> Make:
+def sheet_maker(paper: str, name: str, table: PaperTable | None = None, cite: bool = False) -> Make:
     """Returns the function that makes the sheet of a table or figure.
 
     Args:
       paper: the paper.
       name: name of the table or figure in tables.tsv.
       table: published rows; None for the rows of the paper.
-      has_source: whether the caption begins with the paper and the table.
+      cite: whether the caption begins with the source of the first row, a paper and its table.
+
+    Raises:
+      KeyError: tables.tsv has no such row.
     """
     row: Mapping[str, Any] = _ROWS[paper, name]
     kind, *options = row["sheet"].split()
     published = table or _PUBLISHED[paper].get(row["published"], PaperTable((), ()))
     caption = row["caption"]
-    if caption and has_source:
+    if caption and cite:
         caption = f"{published.rows[0].source.replace(',', '')}: {caption}"
     make = _KINDS[kind](SheetSpec(tuple(options), row["title"], caption, published))
     return fine_tuned.only(row["systems"] == "translate-train", make) if row["systems"] else make
@@ -131,7 +132,7 @@ def _item(row: Mapping[str, Any]) -> Item:
     pairs = (need.partition(":") for need in row["needs"].split())
     return Item(
         row["name"],
-        make_of(row["paper"], row["name"]),
+        sheet_maker(row["paper"], row["name"]),
         tuple(Need(task, variant) for task, _, variant in pairs),
         tuple(command for name in row["runs"].split() for command in RUNS[name]),
         row["large"] == "large",

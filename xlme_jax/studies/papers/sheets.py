@@ -107,7 +107,7 @@ def sheet_of(
     ours: Sequence[Entry],
     cells: Callable[[Entry, str], Sequence[Cell]],
     systems: Callable[[Entry], Sequence[str]] = Entry.systems,
-    always: bool = False,
+    keep_empty: bool = False,
 ) -> Sheet:
     """Returns a sheet of published rows, and below them a row for each of our systems with results.
 
@@ -118,13 +118,13 @@ def sheet_of(
       ours: our systems.
       cells: function from (entry, system) to cells, one for each column of the table.
       systems: function from an entry to its systems; by default all, baselines too.
-      always: whether to keep rows without any result.
+      keep_empty: whether to keep rows without any result.
     """
     rows = []
     for entry in ours:
         for system in systems(entry):
             row = cells(entry, system)
-            if always or any(cell.text != NONE for cell in row):
+            if keep_empty or any(cell.text != NONE for cell in row):
                 rows.append((Cell(entry.label(system)), Cell("ours"), *row))
     return with_published(title, caption, table, rows)
 

@@ -48,10 +48,14 @@ def draw_readouts(curves: Curves) -> bytes | None:
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
     for name, curve in curves.items():
         match = _READOUT_METRIC.fullmatch(name)
-        if match and math.isfinite(curve[-1][1]):
+        if match is None:
+            continue
+        _, accuracy = curve[-1]
+        if math.isfinite(accuracy):
             system = "untrained" if match["untrained"] else "trained"
             lines = panels.setdefault(match["encoder"] or "encoder", {})
-            lines.setdefault((match["readout"], system), {})[int(match["layer"])] = curve[-1][1]
+            line = lines.setdefault((match["readout"], system), {})
+            line[int(match["layer"])] = accuracy
     if not panels:
         return None
     return pictures.layers_by_readout(panels, "Held-out retrieval over layers, at the last step")
