@@ -157,8 +157,8 @@ def _linked(folder: str, report: ReadReport) -> Texts:
     """Yields (source, target, sure links, possible links) of sentences; links as "0 0 1 2"."""
     corpus = parallel_sets.read_alignments(folder, report)
     for source, target, *links in zip(corpus.sources, corpus.targets, corpus.sure, corpus.possible):
-        numbers = (" ".join(f"{i} {j}" for i, j in sorted(some)) for some in links)
-        yield (" ".join(source), " ".join(target), *numbers)
+        texts = (" ".join(f"{i} {j}" for i, j in sorted(pairs)) for pairs in links)
+        yield (" ".join(source), " ".join(target), *texts)
 
 
 def encode_linked(

@@ -49,17 +49,17 @@ def find(config: PrepareConfig, name: str) -> list[TextTask]:
     benchmark = labelled_rows.find_benchmark(plain) if plain != name else None
     if benchmark and (tasks := labelled_tfds.find(benchmark, name)):
         return tasks
-    known = {*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()}
-    if name not in known:
+    seqio_names = {*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()}
+    if name not in seqio_names:
         of_benchmark = labelled_source.names(config, name)
         near = difflib.get_close_matches(
-            name, sorted(known | BENCHMARKS.keys() | set(of_benchmark)), n=5
+            name, sorted(seqio_names | BENCHMARKS.keys() | set(of_benchmark)), n=5
         )
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(
             f"prepare: unknown task {name!r}.{meant} Known are the sources "
             f"{', '.join(SOURCES)}, the benchmarks {', '.join(BENCHMARKS)} (see "
-            f"tasks/labelled.py) and {len(known)} tasks and mixtures registered with SeqIO. "
+            f"tasks/labelled.py) and {len(seqio_names)} tasks and mixtures registered with SeqIO. "
             "--modules=YOUR_MODULE registers your own."
         )
     registered = seqio.get_subtasks(seqio.get_mixture_or_task(name))

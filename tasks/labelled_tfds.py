@@ -101,8 +101,8 @@ def _glue(name: str) -> Subsets:
     return _subsets(f"glue/{name}:2.0.0", "en", **_ALL)
 
 
-def _mnli(which: str) -> Subsets:
-    splits = {"validation": f"validation_{which}", "test": f"test_{which}"}
+def _mnli(test_set: str) -> Subsets:
+    splits = {"validation": f"validation_{test_set}", "test": f"test_{test_set}"}
     return _subsets("glue/mnli:2.0.0", "en", train="train", **splits)
 
 
@@ -217,7 +217,7 @@ def _list_tasks(name: str) -> list[LabelledTask]:
 
 def _subsets_of_task(name: str, task: LabelledTask) -> dict[str, tuple[Subset, str]]:
     """Returns {split: (subset, language)} of a task of a benchmark."""
-    return {split: (SUBSETS[name][which], which[1]) for split, which in task.splits.items()}
+    return {split: (SUBSETS[name][key], key[1]) for split, key in task.splits.items()}
 
 
 def register_all(
@@ -227,8 +227,8 @@ def register_all(
 
     TFDS is not used.
     """
-    known = [name for name in SUBSETS if name in BENCHMARKS]
-    return list(itertools.chain.from_iterable(register(name, vocabulary) for name in known))
+    names = [name for name in SUBSETS if name in BENCHMARKS]
+    return list(itertools.chain.from_iterable(register(name, vocabulary) for name in names))
 
 
 class TfdsLabelledSource(seqio.DataSource):

@@ -83,16 +83,16 @@ def example_counts(
     Raises:
       ValueError: A task has neither a known number of examples nor files.
     """
-    known: dict[str, int] = {}
+    known_counts: dict[str, int] = {}
     if prepared is not None:
         rows = PreparedDataset.load(prepared).tasks
-        known = {row.name: row.examples for row in rows if row.split == split}
+        known_counts = {row.name: row.examples for row in rows if row.split == split}
     tasks = {name: seqio.TaskRegistry.get(name) for name in task_names}
-    if not known.keys() >= tasks.keys():
+    if not known_counts.keys() >= tasks.keys():
         stated = {name: task.num_input_examples(split) for name, task in tasks.items()}
-        known = {name: count for name, count in stated.items() if count}
-    if known.keys() >= tasks.keys():
-        return {name: known[name] for name in tasks}
+        known_counts = {name: count for name, count in stated.items() if count}
+    if known_counts.keys() >= tasks.keys():
+        return {name: known_counts[name] for name in tasks}
     # Bytes for all tasks: examples of one task are not comparable with bytes of another.
     return {name: _file_bytes(task, split) for name, task in tasks.items()}
 

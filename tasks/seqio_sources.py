@@ -172,8 +172,8 @@ class LanguageTfdsSource(seqio.TfdsDataSource):
 
     def num_input_examples(self, split: str) -> int | None:
         """Returns the number of examples of a split; None before the data set is generated."""
-        known = self.tfds_dataset.info.splits
-        return super().num_input_examples(split) if split in known else None
+        splits = self.tfds_dataset.info.splits
+        return super().num_input_examples(split) if split in splits else None
 
 
 def tfds_shards(

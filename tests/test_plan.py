@@ -172,12 +172,12 @@ def test_plans_are_recorded_one_by_one(tmp_path):
 
 def test_a_recorded_plan_is_known_by_its_digest(tmp_path):
     path, (first, second) = tmp_path / "plans.json", table.SHIPPED[:2]
-    assert table.known(path, first, "1") is None
+    assert table.recorded_plan(path, first, "1") is None
     table.record(path, first, UNFIT, "1")
-    found = table.known(path, first, "1")
+    found = table.recorded_plan(path, first, "1")
     assert table.markdown([(first, found)]) == table.markdown([(first, UNFIT)])
-    assert table.known(path, first, "2") is None
-    assert table.known(path, second, "1") is None
+    assert table.recorded_plan(path, first, "2") is None
+    assert table.recorded_plan(path, second, "1") is None
 
 
 def test_a_digest_covers_all_that_a_plan_depends_on(monkeypatch):

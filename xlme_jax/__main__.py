@@ -30,14 +30,14 @@ def main() -> int:
       The exit code: 1 for an unknown command, else 0. Commands that fail exit themselves.
     """
     name, *arguments = sys.argv[1:] or ["--help"]
-    known = commands()
+    summaries = commands()
     if name in ("--help", "-h", "help"):
-        print(_help(known))
+        print(_help(summaries))
         return 0
     # Flags have underscores, but users may write the name of a command with dashes.
     module = name.replace("-", "_")
-    if module not in known:
-        print(_unknown(name, known), file=sys.stderr)
+    if module not in summaries:
+        print(_unknown(name, summaries), file=sys.stderr)
         return 1
     sys.argv[1:] = arguments
     runpy.run_module(f"xlme_jax.{module}", run_name="__main__", alter_sys=True)
@@ -51,10 +51,10 @@ def _summary(name: str) -> str:
     return line.partition(": `python -m")[0].rstrip(".")
 
 
-def _help(known: dict[str, str]) -> str:
+def _help(summaries: dict[str, str]) -> str:
     """Returns the text of --help, with a line for each command."""
-    width = max(map(len, known))
-    lines = [f"  {name:{width}}  {summary}" for name, summary in known.items()]
+    width = max(map(len, summaries))
+    lines = [f"  {name:{width}}  {summary}" for name, summary in summaries.items()]
     return "\n".join(
         [
             "usage: xlme-jax COMMAND [--FLAG=VALUE ...]",
@@ -66,9 +66,9 @@ def _help(known: dict[str, str]) -> str:
     )
 
 
-def _unknown(name: str, known: dict[str, str]) -> str:
+def _unknown(name: str, summaries: dict[str, str]) -> str:
     """Returns the message for a name that no command has, with the most similar command."""
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, summaries, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"xlme-jax: no command {name!r}; {hint}xlme-jax --help lists the commands"
 

@@ -100,7 +100,7 @@ def _table(shipped: Sequence[table.Shipped], bindings: Sequence[str]) -> int:
         lowered = compiling.lower_step(config, topology, compiling.devices_of(topology))
         # The digest identifies the program, so that a plan in the file is used again.
         key = digest.digest(lowered)
-        facts = table.known(path, run, key) if path else None
+        facts = table.recorded_plan(path, run, key) if path else None
         if facts is None:
             plan = search.without_search(compiling.compile_lowered(lowered))
             print(f"{run.file} on {summary.describe(plan)}", flush=True)

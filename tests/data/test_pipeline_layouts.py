@@ -458,8 +458,8 @@ def test_coins_never_change():
 
 
 def test_a_row_takes_no_more_items_than_it_may():
-    assert packing.pack([3, 3, 3, 3, 3], 12, most=2) == [[0, 1], [2, 3], [4]]
-    assert packing.pack([3, 3, 3, 3, 3], 12, most=9) == packing.pack([3, 3, 3, 3, 3], 12)
+    assert packing.pack([3, 3, 3, 3, 3], 12, max_texts=2) == [[0, 1], [2, 3], [4]]
+    assert packing.pack([3, 3, 3, 3, 3], 12, max_texts=9) == packing.pack([3, 3, 3, 3, 3], 12)
 
 
 @pytest.mark.parametrize(

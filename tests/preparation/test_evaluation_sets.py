@@ -127,7 +127,7 @@ def test_text_of_a_set_is_read_and_nothing_beside_it(tmp_path, known, file):
     texts |= {THIRD} if known == "Belebele" else set()
     assert len(evaluation[file]) == len(texts)
     overlaps = evaluation_overlap.count_overlap(evaluation, [("mono", [("\n".join(texts),)])])
-    assert overlaps.found == {file: {"mono": len(texts)}}
+    assert overlaps.whole == {file: {"mono": len(texts)}}
     assert list(evaluation.origins()) == [f"overlap: 1 files of {known}"]
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_set_and_what_is_about_one_is_said(tmp_path):
         "overlap: 2 files about a set, not read: README.md, ntrex.zip:NTREX-128/LANGUAGES.tsv",
     ]
     overlaps = evaluation_overlap.count_overlap(evaluation, [("mono", [(FIRST,)])])
-    assert all(overlaps.found.values()) and len(overlaps.found) == 3
+    assert all(overlaps.whole.values()) and len(overlaps.whole) == 3
 
 
 @pytest.mark.parametrize(

@@ -146,11 +146,11 @@ def test_languages_are_identified():
     pytest.importorskip("py3langid", reason="needs the extra langid")
     english = ["The weather was fine when they walked to the old town last week."] * 3
     russian = ["Погода была хорошая, когда они на прошлой неделе шли в старый город."]
-    assert language_id.others(english, "en") == 0
-    assert language_id.others([*english, *russian], "en-GB") == 0.25
-    assert language_id.others([*english, *russian, "Too short."], "ru") == 0.75
-    assert language_id.others(["Too short."], "en") is None
-    assert language_id.others(english, "bbj") is None
+    assert language_id.share_of_others(english, "en") == 0
+    assert language_id.share_of_others([*english, *russian], "en-GB") == 0.25
+    assert language_id.share_of_others([*english, *russian, "Too short."], "ru") == 0.75
+    assert language_id.share_of_others(["Too short."], "en") is None
+    assert language_id.share_of_others(english, "bbj") is None
 
 
 def test_languages_are_identified_in_the_sample(config):

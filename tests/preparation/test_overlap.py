@@ -49,7 +49,7 @@ def test_counts_by_file_and_task(folder):
         ("clean", [("nothing of it",)]),
     ]
     found = evaluation_overlap.count_overlap(evaluation, training)
-    assert found.found == {
+    assert found.whole == {
         "deep/fields.tsv.gz": {"mono": 1},
         "lines.txt": {"mono": 1},
         "rows.jsonl": {"mono": 1},
@@ -90,7 +90,7 @@ def test_a_part_of_13_words_is_found(tmp_path, text, training, count):
     overlaps = evaluation_overlap.count_overlap(
         evaluation, [("pairs", [("x", "y"), ("x", training)])]
     )
-    assert overlaps.found == {"test.txt": {}}
+    assert overlaps.whole == {"test.txt": {}}
     assert overlaps.in_part == {"test.txt": {"pairs": 1} if count else {}}
     assert vars(overlaps.training["pairs"]) == {"texts": 2, "with_evaluation_text": count}
     said = [f"overlap of test.txt ({len(evaluation['test.txt'])} texts): 13 words of 1 in pairs"]
@@ -240,7 +240,7 @@ def test_text_is_found_in_every_format(tmp_path, name):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     evaluation, found = find(tmp_path)
     assert not evaluation.unread and not evaluation.without_text
-    ((file, tasks),) = found.found.items()
+    ((file, tasks),) = found.whole.items()
     assert file.startswith(name) and tasks == {"mono": 2}
     assert list(found.lines())[-1] == "overlap: none in 0 of 1 evaluation files that were read"
 
@@ -258,7 +258,7 @@ def test_text_is_found_in_every_format(tmp_path, name):
 )
 def test_sentences_of_words_are_found(tmp_path, name, lines, text):
     (tmp_path / name).write_text("\n".join(lines) + "\n\n" + "\n".join(lines[:3]) + "\n")
-    assert find(tmp_path, (text,))[1].found[name] == {"mono": 1}
+    assert find(tmp_path, (text,))[1].whole[name] == {"mono": 1}
 
 
 UNREADABLE = {
@@ -294,7 +294,7 @@ def test_what_could_not_be_read_is_named(tmp_path, name):
     assert found.to_json()["unread"] == {unread: why}
     (tmp_path / "lines.txt").unlink()
     if name in ("a.txt", "a.txt.gz"):  # Their first lines can be read.
-        assert find(tmp_path, [FIRST])[1].found == {name: {"mono": 1}}
+        assert find(tmp_path, [FIRST])[1].whole == {name: {"mono": 1}}
     else:
         with pytest.raises(DataError, match=f"no text found; .*could not be read.*{name}"):
             evaluation_overlap.evaluation_digests(tmp_path)
@@ -311,7 +311,7 @@ def test_what_is_no_file_is_named_and_links_are_followed(tmp_path):
     (tmp_path / "eval" / ".hidden").write_text(LINES)
     os.mkfifo(tmp_path / "eval" / "pipe")
     evaluation, found = find(tmp_path / "eval")
-    assert found.found == {"link/deep/a.txt": {"mono": 2}}
+    assert found.whole == {"link/deep/a.txt": {"mono": 2}}
     assert evaluation.unread == dict.fromkeys(("broken.txt", "pipe"), "broken link, pipe or device")
     assert evaluation.without_text == ["labels.txt"] and evaluation.hidden == 1
     assert list(evaluation.warnings())[2:] == [

@@ -318,12 +318,12 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            which = "A checkpoint" if step is None else f"The checkpoint of step {step} or before"
+            subject = "A checkpoint" if step is None else f"The checkpoint of step {step} or before"
             good = saved_steps(self._folder)
             fallback = f"that of step {max(good)} is kept" if good else "there is no earlier one"
             reason = str(error).strip().splitlines() or [repr(error)]
             raise CheckpointError(
-                f"{which} could not be written to {self._folder}; {fallback}. {reason[0]} (free "
+                f"{subject} could not be written to {self._folder}; {fallback}. {reason[0]} (free "
                 "some space or fix the folder, and run the same command again)"
             ) from error
 

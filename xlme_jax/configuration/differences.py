@@ -125,9 +125,9 @@ def differences(
 
 def effect_of(cls: type, field: str) -> Effect:
     """Returns the effect of a field of a configuration class."""
-    if any(field in fields for known, fields in _NO_EFFECT.items() if issubclass(cls, known)):
+    if any(field in fields for base, fields in _NO_EFFECT.items() if issubclass(cls, base)):
         return Effect.NONE
-    if any(field in fields for known, fields in _ROUNDING.items() if issubclass(cls, known)):
+    if any(field in fields for base, fields in _ROUNDING.items() if issubclass(cls, base)):
         return Effect.ROUNDING
     return Effect.WEIGHTS
 
@@ -221,8 +221,8 @@ def _scope_of(owner: Any, field: str) -> str:
     `pretrained`, whose parts have a scope of their own (`loading`).
     """
     values = [getattr(owner, f.name) for f in dataclasses.fields(owner)]
-    same = [value for value in values if type(value) is type(getattr(owner, field))]
-    return field if len(same) > 1 or field == "pretrained" else ""
+    same_type = [value for value in values if type(value) is type(getattr(owner, field))]
+    return field if len(same_type) > 1 or field == "pretrained" else ""
 
 
 def _text(value: Any) -> str:

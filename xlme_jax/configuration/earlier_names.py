@@ -101,12 +101,12 @@ class _Scope:
                 f"{', '.join(map(repr, _STREAMS))}. It is the class of the stream now: "
                 f"@{self._prefix}TextStream(), PairStream() or LabelledStream()."
             )
-        known = _class_in(self._scope)
-        stream = _STREAMS[kind] if kind else known
-        if known is not None and stream != known:
+        declared = _class_in(self._scope)
+        stream = _STREAMS[kind] if kind else declared
+        if declared is not None and stream != declared:
             raise ConfigError(
-                f"{self._prefix}{_EARLIER}.kind = {kind!r}: the stream is a {known} in the files; "
-                f"name @{self._prefix}{stream}() in Train.streams instead."
+                f"{self._prefix}{_EARLIER}.kind = {kind!r}: the stream is a {declared} in the "
+                f"files; name @{self._prefix}{stream}() in Train.streams instead."
             )
         streams = (stream,) if stream else tuple(_STREAMS.values())
         for field, value in self._bindings.items():

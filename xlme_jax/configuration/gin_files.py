@@ -174,15 +174,15 @@ def explained(source: str) -> Iterator[None]:
         raise ConfigError(str(error).split("\n  In file ")[0]) from error
     except tokenize.TokenError as error:
         deep = "too many nested" in str(error)  # Python 3.12 and later; a RecursionError before.
-        what = "brackets are nested too deep" if deep else "a bracket or quote is not closed"
-        raise ConfigError(f"{source}: {what}.") from error
+        problem = "brackets are nested too deep" if deep else "a bracket or quote is not closed"
+        raise ConfigError(f"{source}: {problem}.") from error
     except SyntaxError as error:
         # From Python's tokenizer: "<tokenize>" or "<string>".
         named = error.filename and not error.filename.startswith("<")
         where = f"{error.filename}, line {error.lineno}" if named else source
-        what = str(error.msg).strip().splitlines()[-1].strip().rstrip(".")
+        problem = str(error.msg).strip().splitlines()[-1].strip().rstrip(".")
         raise ConfigError(
-            f"{where}: {what[:MAX_SHOWN]}. Lines must be NAME = VALUE, values Python literals: "
+            f"{where}: {problem[:MAX_SHOWN]}. Lines must be NAME = VALUE, values Python literals: "
             "quote strings, as in --gin.MODEL_DIR=\"'runs/a'\"."
         ) from error
     except RecursionError as error:
@@ -190,11 +190,11 @@ def explained(source: str) -> Iterator[None]:
     except UnicodeError as error:
         raise ConfigError(f"{source}: not UTF-8 text; convert the file.") from error
     except Exception as error:  # Any kind, including errors of imported modules.
-        what, *location = str(error).splitlines() or [type(error).__name__]
+        problem, *location = str(error).splitlines() or [type(error).__name__]
         # Gin appends '  In file "x.gin", line 3', innermost first.
         if location and "In file" in location[0]:
             source = location[0].replace("In file", "").replace('"', "").strip()
-        raise ConfigError(f"{source}: {what[:MAX_SHOWN]}{_hint(what)}") from error
+        raise ConfigError(f"{source}: {problem[:MAX_SHOWN]}{_hint(problem)}") from error
 
 
 def _hint(message: str) -> str:

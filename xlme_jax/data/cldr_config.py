@@ -99,12 +99,12 @@ class CldrConfig:
             raise ValueError(f"cldr: `heldout_every` is {self.heldout_every}; give at least 2")
 
 
-def check_choice(what: str, given: str, allowed: Sequence[str]) -> None:
-    """Raises ValueError with close matches if `given` is not one of `allowed`."""
-    if given not in allowed:
-        near = difflib.get_close_matches(str(given), allowed, n=3, cutoff=0.3)
+def check_choice(setting: str, value: str, allowed: Sequence[str]) -> None:
+    """Raises ValueError with close matches if `value` is not one of `allowed`."""
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.3)
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-        raise ValueError(f"cldr: unknown {what} {given!r}{meant} Allowed: {', '.join(allowed)}")
+        raise ValueError(f"cldr: unknown {setting} {value!r}{meant} Allowed: {', '.join(allowed)}")
 
 
 def check_language(language: str) -> None:

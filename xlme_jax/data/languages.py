@@ -373,8 +373,8 @@ def _tags(names: Iterable[str], words: Collection[str], only_known: bool = False
         """Returns whether a name that is a code rather means something else."""
         if name in words:
             return True
-        known = _english().languages
-        return only_known and len(name) == 3 and not {name, tags[name].code} & known.keys()
+        english_names = _english().languages
+        return only_known and len(name) == 3 and not {name, tags[name].code} & english_names.keys()
 
     certain = {name for name in tags if not is_doubtful(name)}
     if sum(len(name) == 3 for name in certain) < _ENOUGH:

@@ -36,13 +36,13 @@ def in_scripts(vocabulary: Vocabulary, scripts: Sequence[str]) -> np.ndarray:
       ValueError: the vocabulary has no letter of a script; names those that it has.
     """
     piece_scripts = [_scripts(vocabulary.id_to_piece(token)) for token in range(vocabulary.size)]
-    known = frozenset().union(*piece_scripts) - {""}
+    all_scripts = frozenset().union(*piece_scripts) - {""}
     allowed = {script for code in scripts for script in _JOINED.get(code, (code,))}
-    if not allowed or not allowed <= known:
-        listed = ", ".join(sorted(known)) or "no script"
+    if not allowed or not allowed <= all_scripts:
+        listed = ", ".join(sorted(all_scripts)) or "no script"
         raise ValueError(
             f"the vocabulary has letters of {listed}, not of "
-            f"{', '.join(sorted(allowed - known)) or 'none'}; choose among these"
+            f"{', '.join(sorted(allowed - all_scripts)) or 'none'}; choose among these"
         )
     return np.array([of_piece <= allowed for of_piece in piece_scripts])
 

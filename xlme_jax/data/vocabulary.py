@@ -205,9 +205,9 @@ class Vocabulary:
         ids[ends - 1] = EOS_ID
         ids[ends[:, 0] - lengths[0]] = BOS_ID
         sizes = lengths.sum(0)
-        least = np.ones((len(columns), 1), np.int64)  # </s>
-        least[0] += 1  # <s>
-        whole = np.all(lengths > least, axis=0)
+        min_lengths = np.ones((len(columns), 1), np.int64)  # </s>
+        min_lengths[0] += 1  # <s>
+        whole = np.all(lengths > min_lengths, axis=0)
         if not whole.all():
             ids, sizes = ids[np.repeat(whole, sizes)], np.where(whole, sizes, 0)
         return ids, sizes

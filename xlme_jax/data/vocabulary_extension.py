@@ -58,12 +58,14 @@ def extend(old: Vocabulary, scores: Mapping[str, float]) -> Vocabulary:
             "pieces could compete with; extend a model of `python -m xlme_jax.train_vocabulary` or "
             "XLM-R's"
         )
-    known = {piece.piece for piece in proto.pieces}
-    if there := sorted(scores.keys() & known):
-        raise VocabularyError(f"{old.path or 'the vocabulary'} already has the piece {there[0]!r}")
-    least = min(old.scored_pieces().values())
+    pieces = {piece.piece for piece in proto.pieces}
+    if repeated := sorted(scores.keys() & pieces):
+        raise VocabularyError(
+            f"{old.path or 'the vocabulary'} already has the piece {repeated[0]!r}"
+        )
+    lowest_score = min(old.scored_pieces().values())
     for piece, score in scores.items():
-        proto.pieces.add(piece=piece, score=max(score, least))
+        proto.pieces.add(piece=piece, score=max(score, lowest_score))
     proto.trainer_spec.vocab_size = len(proto.pieces)
     proto.trainer_spec.model_prefix = f"extends sha256:{old.digest} size:{old.size}"
     return Vocabulary(proto.SerializeToString(deterministic=True))

@@ -239,27 +239,27 @@ class WordAlignment(Measure):
                 skipped[f"{name}: the whole set: {error}"] = 1
                 continue
             skipped |= {f"{name}: {reason}": count for reason, count in report.skipped.items()}
-            repaired |= {f"{name}: {what}": count for what, count in report.repaired.items()}
+            repaired |= {f"{name}: {repair}": count for repair, count in report.repaired.items()}
         if not rows_by_set:
             raise ValueError("no set of word alignments can be used: " + "; ".join(left_out))
         return rows_by_set
 
     def _names(self) -> Iterator[str]:
         """Yields the names of the subfolders to read; ValueError if one is missing."""
-        there = alignment_folders(self.folder)
-        if not there:
+        folders = alignment_folders(self.folder)
+        if not folders:
             raise ValueError(
                 f"{self.folder}: no folders of word alignments; each needs src.txt, tgt.txt and "
                 "gold.txt, or test.en, test.fr and alignv2.txt in a folder like en-fr"
             )
-        same = {english_first(name): name for name in there}
-        for name in self.corpora or there:
-            if name not in there and english_first(name) not in same:
+        by_pair = {english_first(name): name for name in folders}
+        for name in self.corpora or folders:
+            if name not in folders and english_first(name) not in by_pair:
                 raise ValueError(
                     f"WordAlignment.corpora has {name!r}, but {self.folder} has no such folder; "
-                    f"choose from {', '.join(there)}"
+                    f"choose from {', '.join(folders)}"
                 )
-            yield name if name in there else same[english_first(name)]
+            yield name if name in folders else by_pair[english_first(name)]
 
     @staticmethod
     def _cut_rows(
@@ -600,11 +600,12 @@ class PairAligner:
           ValueError: a pair has more tokens than the encoder reads.
         """
         rows = _rows(corpus, self._subject.vocabulary)
-        longest, most = max(len(row.tokens) for row in rows), self._subject.max_length
-        if most is not None and longest > most:
+        length = max(len(row.tokens) for row in rows)
+        max_length = self._subject.max_length
+        if max_length is not None and length > max_length:
             raise ValueError(
-                f"a pair has {longest} tokens with <s> and </s>, and the encoder reads {most}; "
-                "shorten it"
+                f"a pair has {length} tokens with <s> and </s>, and the encoder reads "
+                f"{max_length}; shorten it"
             )
         return _matrices(self._plan, params, rows, self._subject.row_multiple)
 

@@ -135,8 +135,8 @@ def compare(predicted: str, gold: Collection[str], rules: Rules = SQUAD) -> tupl
         )
     text = rules.normalise(predicted)
     return (
-        float(any(text == other for other in accepted)),
-        max(_word_f1(text.split(), other.split(), rules.no_answer) for other in accepted),
+        float(any(text == answer for answer in accepted)),
+        max(_word_f1(text.split(), answer.split(), rules.no_answer) for answer in accepted),
     )
 
 

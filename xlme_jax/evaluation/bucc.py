@@ -402,12 +402,12 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
     sources = np.concatenate([np.arange(len(source)), back_partners])
     targets = np.concatenate([partners, np.arange(len(target))])
     scores = np.concatenate([scores, back_scores])
-    pairs, taken, given = [], set[int](), set[int]()
+    pairs, used_sources, used_targets = [], set[int](), set[int]()
     for index in np.argsort(-scores, kind="stable"):
         score, i, j = float(scores[index]), int(sources[index]), int(targets[index])
-        if score > 0 and i not in taken and j not in given:
-            taken.add(i)
-            given.add(j)
+        if score > 0 and i not in used_sources and j not in used_targets:
+            used_sources.add(i)
+            used_targets.add(j)
             pairs.append((score, (i, j)))
     return pairs
 

@@ -191,17 +191,17 @@ def run(
       Indices of the texts of a batch, int[n], and the result for these texts on the host: a tree of
       arrays [n, ...].
     """
-    ahead: collections.deque[tuple[np.ndarray, Any]] = collections.deque()
+    unfetched: collections.deque[tuple[np.ndarray, Any]] = collections.deque()
 
     def fetch() -> tuple[np.ndarray, Any]:
-        texts, result = ahead.popleft()
+        texts, result = unfetched.popleft()
         return texts, jax.tree.map(lambda array: on_host(array)[: len(texts)], result)
 
     for batch in batches:
-        ahead.append((batch.texts, function(params, batch.rows)))
-        if len(ahead) > _AHEAD:
+        unfetched.append((batch.texts, function(params, batch.rows)))
+        if len(unfetched) > _AHEAD:
             yield fetch()
-    while ahead:
+    while unfetched:
         yield fetch()
 
 

@@ -218,12 +218,12 @@ class _LanguageSet:
         self.examples, self.gold = self._read(report)
         if task.kind == "multiple_choice":
             self.gold = self._right_answers(self.gold)
-        longest = subject.max_length or settings.length or _DEFAULT_LENGTH
+        limit = subject.max_length or settings.length or _DEFAULT_LENGTH
         self.rows = encode(
             subject.vocabulary,
             task,
             self.examples,
-            min(settings.length or longest, longest),
+            min(settings.length or limit, limit),
             stride=settings.stride,
             report=report,
             training=False,
@@ -378,15 +378,15 @@ class _LanguageSet:
         if kind == "regression":
             return []  # The correlation with a constant counts as 0.
         if kind == "classification":
-            most = self._most_common(self.gold)
-            return self.score([most] * len(self.gold), "majority")
+            majority = self._most_common(self.gold)
+            return self.score([majority] * len(self.gold), "majority")
         if kind == "multiple_choice":
             counts = collections.Counter(filter(None, self.gold))
             # Without a right answer, as `_most_common`: the first of the answers.
-            most = max(counts, key=counts.__getitem__, default=next(iter(self._questions()[0])))
-            return self.score([most] * len(self.gold), "majority")
-        most = self._most_common(tag for tags in self.gold for tag in tags)
-        return self.score([[most] * len(tags) for tags in self.gold], "majority")
+            majority = max(counts, key=counts.__getitem__, default=next(iter(self._questions()[0])))
+            return self.score([majority] * len(self.gold), "majority")
+        majority = self._most_common(tag for tags in self.gold for tag in tags)
+        return self.score([[majority] * len(tags) for tags in self.gold], "majority")
 
     def _most_common(self, gold: Iterable[str]) -> str:
         """Returns the most frequent of the task's labels in `gold`, or the first if it has none."""
@@ -453,13 +453,13 @@ def _outcome(
     repaired: Mapping[str, int],
 ) -> Outcome:
     """Returns the outcome of a task's results, with means over its languages."""
-    every = [*results, *_means(results)]
+    with_means = [*results, *_means(results)]
     headline = {
         f"{result.task}/{result.metric}/{result.language}": result.value
-        for result in every
+        for result in with_means
         if result.system == "model"
     }
-    return Outcome(tuple(every), headline, files, dict(skipped), repaired=dict(repaired))
+    return Outcome(tuple(with_means), headline, files, dict(skipped), repaired=dict(repaired))
 
 
 def _means(results: Sequence[Result]) -> list[Result]:

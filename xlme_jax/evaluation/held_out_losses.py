@@ -197,8 +197,8 @@ class _OfStream:
         self._pass, self._objective = rows, objective
         multiple = context.row_multiple
         # No larger than a batch of training.
-        most = rows.stream.rows // context.micro_batches
-        self._rows = encoding.round_up(min(most, rows.rows), multiple)
+        max_rows = rows.stream.rows // context.micro_batches
+        self._rows = encoding.round_up(min(max_rows, rows.rows), multiple)
         numbers = np.arange(multiple, dtype=np.int32)
         self._others = {
             stream.name: {**layouts.empty_rows(stream, multiple), "rows": numbers}

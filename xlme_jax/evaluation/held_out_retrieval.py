@@ -118,7 +118,9 @@ class HeldOutRetrieval(Measure):
         sides = embeddings[:, 0::2], embeddings[:, 1::2]
         by_readout = fitted.search(translations.languages, *sides, self.readouts)
         return {
-            name: {_METRICS[way]: value for way, value in readouts.accuracies(hits).items()}
+            name: {
+                _METRICS[direction]: value for direction, value in readouts.accuracies(hits).items()
+            }
             for name, hits in by_readout.items()
         }
 
@@ -191,8 +193,8 @@ def choose_layers(
         return {(result.system, result.readout): layer for result in results}
     best: dict[tuple[str, str], tuple[float, int]] = {}
     for (system, readout, number), value in _means(results, TASK).items():
-        known = best.get((system, readout))
-        if known is None or (value, -number) > (known[0], -known[1]):
+        best_so_far = best.get((system, readout))
+        if best_so_far is None or (value, -number) > (best_so_far[0], -best_so_far[1]):
             best[system, readout] = value, number
     return {key: number for key, (_, number) in best.items()}
 

@@ -347,8 +347,8 @@ class _Examples:
 
     def majority(self) -> dict[str, float]:
         """Returns {metric: value} of predicting the most frequent class everywhere."""
-        ((most, _),) = collections.Counter(self.classes.tolist()).most_common(1)
-        predicted = np.full_like(self.classes, most)
+        ((majority_class, _),) = collections.Counter(self.classes.tolist()).most_common(1)
+        predicted = np.full_like(self.classes, majority_class)
         return {metric: score(self.classes, predicted) for metric, score in _METRICS.items()}
 
 

@@ -232,7 +232,7 @@ class Measure(abc.ABC):
         Raises:
           ValueError: the task has no folder in `request.data`, or the folder lacks the languages.
         """
-        known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         matching: list[Any] = [measure for measure in configured if type(measure) is cls]
         if len(matching) > 1:
             _log.warning(
@@ -245,9 +245,9 @@ class Measure(abc.ABC):
         values = {
             name: value
             for name, value in vars(request).items()
-            if name in known and value not in (None, ())
+            if name in fields and value not in (None, ())
         }
-        if "folder" in known and (request.data or not matching):
+        if "folder" in fields and (request.data or not matching):
             from xlme_jax.data.benchmarks import labelled_rows
 
             values["folder"] = str(labelled_rows.folder_of(request.data, task))

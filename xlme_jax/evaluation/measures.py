@@ -91,12 +91,12 @@ def defaults() -> list[str]:
     return [task for task in names() if by_task()[task].about.is_default]
 
 
-def _check_same(task: str, known: type[Measure], cls: type[Measure]) -> None:
+def _check_same(task: str, registered: type[Measure], cls: type[Measure]) -> None:
     """Raises ValueError if a task belongs to another class than `cls`."""
-    if known is not cls:
+    if registered is not cls:
         raise ValueError(
-            f"{cls.__qualname__}.about.name = {task!r} is a task of {known.__qualname__}; choose "
-            "another name."
+            f"{cls.__qualname__}.about.name = {task!r} is a task of {registered.__qualname__}; "
+            "choose another name."
         )
 
 

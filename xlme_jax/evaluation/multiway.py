@@ -130,10 +130,10 @@ class Multiway(Measure):
             for code in plan.languages
         }
         counts = {plan.name(pair): len(_shared(pair, sides)[0]) for pair in plan.all_pairs}
-        if few := [name for name, count in counts.items() if count < _FEWEST]:
+        if small_sets := [name for name, count in counts.items() if count < _FEWEST]:
             raise DataError(
                 f"{self.folder}: {self.about.name}, {self.split}, has fewer than {_FEWEST} "
-                f"sentences of {', '.join(few)} and {plan.pivot}; name the other languages"
+                f"sentences of {', '.join(small_sets)} and {plan.pivot}; name the other languages"
             )
         names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
         # Fitting a rotation for all pairs of a hundred languages would take longer than the rest.
@@ -461,15 +461,15 @@ class _Search:
         values: _Figures = {}
         for name, hits in by_readout.items():
             of_readout = {
-                "accuracy" if way == "mean" else f"accuracy_{way}": accuracy
-                for way, accuracy in readouts.accuracies(hits).items()
+                "accuracy" if direction == "mean" else f"accuracy_{direction}": accuracy
+                for direction, accuracy in readouts.accuracies(hits).items()
             }
             if name == readouts.RAW:
-                of_readout |= {f"f1_{way}": f1 for way, f1 in f1s(hits).items()}
-            for way, candidates in zip(_WAYS, texts[::-1]):
-                if (nearest := hits.get(f"{way}_margin")) is not None:
+                of_readout |= {f"f1_{direction}": f1 for direction, f1 in f1s(hits).items()}
+            for direction, candidates in zip(_WAYS, texts[::-1]):
+                if (nearest := hits.get(f"{direction}_margin")) is not None:
                     is_wrong = (candidates[nearest] != candidates) | (nearest < 0)
-                    of_readout[f"xsim_{way}"] = is_wrong.mean(axis=1, dtype=np.float64)
+                    of_readout[f"xsim_{direction}"] = is_wrong.mean(axis=1, dtype=np.float64)
             if "xsim_forward" in of_readout:
                 errors = of_readout["xsim_forward"] + of_readout["xsim_backward"]
                 of_readout["xsim"] = errors / 2

@@ -164,10 +164,10 @@ def other_subjects(objective: Any, subject: Subject) -> dict[str, Subject]:
     return {
         name: dataclasses.replace(
             subject,
-            encode=other.encode,
-            num_layers=other.config.num_layers,
-            max_length=other.config.max_length if other.config.absolute_positions else None,
+            encode=view.encode,
+            num_layers=view.config.num_layers,
+            max_length=view.config.max_length if view.config.absolute_positions else None,
             fill=None,
         )
-        for name, other in objective.diagnostics.encoders.items()
+        for name, view in objective.diagnostics.encoders.items()
     }

@@ -66,14 +66,15 @@ def allowed(config: Sampling, logits: jax.Array) -> jax.Array:
     """Returns logits [..., V] over the temperature, with -inf for tokens that `config` excludes."""
     logits = logits / config.temperature
     if config.top_k is not None and config.top_k < logits.shape[-1]:
-        least = jax.lax.top_k(logits, config.top_k)[0][..., -1:]
-        logits = jnp.where(logits >= least, logits, -jnp.inf)
+        bound = jax.lax.top_k(logits, config.top_k)[0][..., -1:]
+        logits = jnp.where(logits >= bound, logits, -jnp.inf)
     if config.top_p < 1:
         ordered = -jnp.sort(-logits, axis=-1)
         shares = jax.nn.softmax(ordered)
-        before = jnp.cumsum(shares, axis=-1) - shares
-        least = jnp.where(before < config.top_p, ordered, jnp.inf).min(axis=-1, keepdims=True)
-        logits = jnp.where(logits >= least, logits, -jnp.inf)
+        mass_before = jnp.cumsum(shares, axis=-1) - shares
+        nucleus = jnp.where(mass_before < config.top_p, ordered, jnp.inf)
+        bound = nucleus.min(axis=-1, keepdims=True)
+        logits = jnp.where(logits >= bound, logits, -jnp.inf)
     return logits
 
 

@@ -138,7 +138,7 @@ def search(
         of_layer = None if rotation is None else rotation[layer]
         layers.append(_search(source[layer], target[layer], means, of_layer, names, margins))
     return {
-        name: {way: np.stack([layer[name][way] for layer in layers]) for way in layers[0][name]}
+        name: {key: np.stack([layer[name][key] for layer in layers]) for key in layers[0][name]}
         for name in names
     }
 
@@ -172,8 +172,11 @@ def accuracies(retrieved: Found) -> dict[str, np.ndarray]:
     Args:
       retrieved: what `search` returns for a readout.
     """
-    ways = {way: retrieved[way].mean(axis=1, dtype=np.float64) for way in ("forward", "backward")}
-    return ways | {"mean": (ways["forward"] + ways["backward"]) / 2}
+    by_direction = {
+        direction: retrieved[direction].mean(axis=1, dtype=np.float64)
+        for direction in ("forward", "backward")
+    }
+    return by_direction | {"mean": (by_direction["forward"] + by_direction["backward"]) / 2}
 
 
 def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> np.ndarray:
@@ -412,14 +415,14 @@ def _neighbourhood(similarity: jax.Array, axis: int, sizes: jax.Array) -> jax.Ar
       float32[N] for sources or float32[M] for targets; 0 at padding, and where a neighbour is not
       finite: because -inf - -inf would be NaN in `_csls`.
     """
-    size, other = similarity.shape[axis], similarity.shape[1 - axis]
-    most = min(NEIGHBOURS, other)
-    counted = jnp.arange(most) < sizes[1 - axis]
+    size, candidates = similarity.shape[axis], similarity.shape[1 - axis]
+    count = min(NEIGHBOURS, candidates)
+    counted = jnp.arange(count) < sizes[1 - axis]
 
     def of_text(index: jax.Array) -> jax.Array:
         values = jax.lax.dynamic_index_in_dim(similarity, index, axis, keepdims=False)
-        nearest, _ = jax.lax.top_k(values, most)
+        nearest, _ = jax.lax.top_k(values, count)
         return jnp.where(counted, nearest, 0).sum() / counted.sum()
 
-    means = jax.lax.map(of_text, jnp.arange(size), batch_size=max(_BLOCK // other, 1))
+    means = jax.lax.map(of_text, jnp.arange(size), batch_size=max(_BLOCK // candidates, 1))
     return jnp.where(jnp.isfinite(means), means, 0)

@@ -481,8 +481,10 @@ def f1s(retrieved: Found) -> dict[str, np.ndarray]:
     Args:
       retrieved: what `readouts.search` returns for a readout.
     """
-    ways = ("forward", "backward")
-    return {way: retrieved[f"{way}_f1"].mean(axis=1, dtype=np.float64) for way in ways}
+    return {
+        direction: retrieved[f"{direction}_f1"].mean(axis=1, dtype=np.float64)
+        for direction in ("forward", "backward")
+    }
 
 
 def layer_results(

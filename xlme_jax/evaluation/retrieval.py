@@ -204,13 +204,13 @@ class RetrievalProbe:
             )
         # As short as possible, because padding costs as much as text; multiples of 8 suit all
         # devices.
-        longest = max(
+        length = max(
             len(text) for translations in candidates.values() for text in flat(translations.pairs)
         )
         lay_out = functools.partial(
             _batches,
             rows=round_up(self.batch_rows, row_multiple),
-            lengths=sorted({round_up(math.ceil(longest / parts), 8) for parts in (1, 2, 4)}),
+            lengths=sorted({round_up(math.ceil(length / parts), 8) for parts in (1, 2, 4)}),
         )
         batches = {
             name: lay_out(list(flat(translations.pairs)))
@@ -220,7 +220,7 @@ class RetrievalProbe:
         sample = EncodedSample(
             text,
             dict.fromkeys(translations.languages for translations in candidates.values()),
-            longest,
+            length,
             lay_out,
             readout_names,
             self.training_texts,
@@ -274,10 +274,10 @@ class RetrievalProbe:
         tasks = [task for task in dataset.tasks if (task.kind, task.split) == held_out]
         matches = [task for task in tasks if not self.pairs or _matches(task.name, self.pairs)]
         if not matches:
-            known = ", ".join(task.name for task in tasks) or "none"
+            names = ", ".join(task.name for task in tasks) or "none"
             raise ValueError(
                 f"RetrievalProbe.pairs = {self.pairs!r} matches no bitext task with a validation "
-                f"split (there are: {known}); change the patterns, or prepare the data with "
+                f"split (there are: {names}); change the patterns, or prepare the data with "
                 "held-out pairs"
             )
         chosen: dict[str, Candidates] = {}

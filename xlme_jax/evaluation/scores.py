@@ -158,8 +158,8 @@ def spearman(gold: Floats, predicted: Floats) -> float:
 
 def _ranks(values: np.ndarray) -> np.ndarray:
     """Returns the rank of each value, from 1; ties share the mean of their ranks."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[which]
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[group]
 
 
 def token_accuracy(gold: Tags, predicted: Tags) -> float:
@@ -204,7 +204,7 @@ def chunks(sentences: Tags) -> set[Chunk]:
       ValueError: a tag is empty.
     """
     spans = set()
-    begin, before, type_before = 0, "O", ""
+    begin, tag_before, type_before = 0, "O", ""
     flat = [tag for sentence in sentences for tag in (*sentence, "O")]
     for index, tag in enumerate([*flat, "O"]):
         if not tag:
@@ -212,18 +212,18 @@ def chunks(sentences: Tags) -> set[Chunk]:
         position, kind = tag[0], tag[1:].split("-", 1)[-1] or "_"
         is_other_type = kind != type_before
         if (
-            before in "ES"
-            or (before in "BI" and position in "BSO")
-            or (before not in "O." and is_other_type)
+            tag_before in "ES"
+            or (tag_before in "BI" and position in "BSO")
+            or (tag_before not in "O." and is_other_type)
         ):
             spans.add((type_before, begin, index - 1))
         if (
             position in "BS"
-            or (before in "ESO" and position in "EI")
+            or (tag_before in "ESO" and position in "EI")
             or (position not in "O." and is_other_type)
         ):
             begin = index
-        before, type_before = position, kind
+        tag_before, type_before = position, kind
     return spans
 
 

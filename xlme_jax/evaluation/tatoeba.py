@@ -164,14 +164,14 @@ class Tatoeba(Measure):
                     similarities[code] = {readouts.RAW: similar}
                     accuracies[code] = {
                         name: {
-                            _METRICS[way]: values
-                            for way, values in readouts.accuracies(hits).items()
+                            _METRICS[direction]: values
+                            for direction, values in readouts.accuracies(hits).items()
                         }
                         for name, hits in by_readout.items()
                     }
                     accuracies[code][readouts.RAW] |= {
-                        _F1_METRICS[way]: values
-                        for way, values in f1s(by_readout[readouts.RAW]).items()
+                        _F1_METRICS[direction]: values
+                        for direction, values in f1s(by_readout[readouts.RAW]).items()
                     }
                     lines = by_readout[readouts.RAW]["found"][layer].tolist()
                     files |= prediction_files(self.about.name, "retrieval", "test", code, lines)

@@ -177,8 +177,9 @@ class EncodedSample:
         texts: int = TEXTS,
         pairs: int = PAIRS,
     ):
-        needed = readouts.available(names, True, True) != readouts.available(names, False, False)
-        languages = list(languages) if text is not None and needed else []
+        without_sample = readouts.available(names, False, False)
+        is_used = readouts.available(names, True, True) != without_sample
+        languages = list(languages) if text is not None and is_used else []
         self._texts: dict[str, list[Batch]] = {}
         self._pairs: dict[tuple[str, str], tuple[list[Batch], list[Batch]]] = {}
         if text is None:

@@ -223,8 +223,8 @@ class Translator:
         config = self._objective.config
         (code,) = spelled_as([language], config.targets)
         if code not in config.targets:
-            known = ", ".join(config.targets)
-            raise ValueError(f"the model translates into {known}, not {language!r}")
+            targets = ", ".join(config.targets)
+            raise ValueError(f"the model translates into {targets}, not {language!r}")
         return np.int32(config.languages.index(code) + 1)
 
     def _scores_of_rows(

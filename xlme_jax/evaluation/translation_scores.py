@@ -100,8 +100,8 @@ def _tokenizer_of_letters(text: Sequence[str]) -> str:
         return DEFAULT
     kana = counts.pop(JAPANESE, 0)
     counts[CHINESE] += kana
-    (most, count), *_ = counts.most_common(1)
-    return JAPANESE if most == CHINESE and kana >= _KANA_SHARE * count else most
+    (script, count), *_ = counts.most_common(1)
+    return JAPANESE if script == CHINESE and kana >= _KANA_SHARE * count else script
 
 
 def bleu(tokenizer: str) -> Any:
@@ -112,9 +112,9 @@ def bleu(tokenizer: str) -> Any:
         downloaded, or there is no such tokenizer.
     """
     package = sacrebleu()
-    known = package.BLEU.TOKENIZERS
-    if tokenizer not in known:
-        raise ValueError(f"--tokenize={tokenizer}: sacreBLEU has {', '.join(known)}")
+    tokenizers = package.BLEU.TOKENIZERS
+    if tokenizer not in tokenizers:
+        raise ValueError(f"--tokenize={tokenizer}: sacreBLEU has {', '.join(tokenizers)}")
     try:
         return package.BLEU(tokenize=tokenizer)
     # SacreBLEU asserts that MeCab has its dictionary, and downloads models.

@@ -384,22 +384,22 @@ def _listed(classes: tuple[str, ...]) -> str:
 def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) -> EncoderConfig:
     """Returns the encoder of a configuration; FolderError if a field is missing or invalid."""
     for name in _SIZES:
-        value, least = config.get(name), 3 if name == "max_position_embeddings" else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        value, minimum = config.get(name), 3 if name == "max_position_embeddings" else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise FolderError(
-                f"{file}: {name} is {value!r}, but must be an integer of at least {least}; "
+                f"{file}: {name} is {value!r}, but must be an integer of at least {minimum}; "
                 "download the file again."
             )
     rates: dict[str, Any] = {}
-    for ours, theirs in (
+    for ours, hf_name in (
         ("dropout", "hidden_dropout_prob"),
         ("attention_dropout", "attention_probs_dropout_prob"),
         ("init_std", "initializer_range"),
         ("layer_norm_eps", "layer_norm_eps"),
     ):
-        value = config.get(theirs, getattr(EncoderConfig, ours))
+        value = config.get(hf_name, getattr(EncoderConfig, ours))
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise FolderError(f"{file}: {theirs} is {value!r}, but must be a number.")
+            raise FolderError(f"{file}: {hf_name} is {value!r}, but must be a number.")
         rates[ours] = float(value)
     exported = config["model_type"] == "xlme"
     offset = POSITION_OFFSET if config["model_type"] == "xlm-roberta" else 0

@@ -234,12 +234,16 @@ class Embeddings(nn.Module):
     def forward(self, embedded, position_ids):
         """Adds positions, if the model has them, normalises and drops: [B, L, D] -> [B, L, D]."""
         if (table := self.position_embeddings) is not None:
-            most = table.num_embeddings
+            max_length = table.num_embeddings
             # Values are unknown while the model is traced, exported or compiled.
-            known = not (torch.jit.is_tracing() or torch.compiler.is_compiling())
-            if known and position_ids.shape[-1] > most and int(position_ids.max()) >= most:
+            is_eager = not (torch.jit.is_tracing() or torch.compiler.is_compiling())
+            if (
+                is_eager
+                and position_ids.shape[-1] > max_length
+                and int(position_ids.max()) >= max_length
+            ):
                 raise ValueError(
-                    f"A text has more than {most} tokens; truncate it with truncation=True."
+                    f"A text has more than {max_length} tokens; truncate it with truncation=True."
                 )
             embedded = embedded + table(position_ids)
         return self.dropout(self.LayerNorm(embedded))
@@ -442,9 +446,9 @@ def _read_mask(mask):
     """Returns which keys a query may attend to, bool[B, 1 or H, L, L], and positions, int[B, L]."""
     if mask.dim() == 2:
         segments = mask.long()
-        same = segments[:, :, None] == segments[:, None, :]
+        same_segment = segments[:, :, None] == segments[:, None, :]
         # Number of preceding tokens in the same segment; 0 for padding.
-        return same[:, None], (same.tril().sum(-1) - 1) * (segments > 0)
+        return same_segment[:, None], (same_segment.tril().sum(-1) - 1) * (segments > 0)
     positions = torch.arange(mask.shape[-1], device=mask.device).expand(mask.shape[0], -1)
     if mask.dim() == 3:
         return mask.bool()[:, None], positions

@@ -60,35 +60,35 @@ def normalizer(charsmap: bytes, pieces: Iterable[str], exempt: Collection[str]) 
       pieces: pieces of the model's vocabulary.
       exempt: user-defined symbols, which SentencePiece does not normalize.
     """
-    known = _analysed(charsmap)
+    rules = _analysed(charsmap)
     alphabet = set("".join(pieces))
-    used = alphabet.union(*known.table, *known.table.values())
+    used = alphabet.union(*rules.table, *rules.table.values())
     end, gap = [mark for mark in _NONCHARACTERS if mark not in used][:2]
     encoded = base64.b64encode(charsmap).decode()
     steps = [
-        _replace(known.gaps, gap),
+        _replace(rules.gaps, gap),
         {"type": "Precompiled", "precompiled_charsmap": encoded},
         _replace(gap, ""),
     ]
-    if not known.sources:
+    if not rules.sources:
         return Normalizer(tuple(steps), gap, ())
     # Each replacement searches every text, so those of unknown characters are left out.
     replaced = {
         target: _any(sources)
-        for target, sources in known.others.items()
-        if known.result(target) == target and alphabet.issuperset(target)
+        for target, sources in rules.others.items()
+        if rules.result(target) == target and alphabet.issuperset(target)
     }
     # As in SentencePiece, the search goes on behind the longest source. A source that is replaced
     # has a mark before it too.
-    before_end = [_any(exempt), known.sources, *(rf"[\s\S](?={x})" for x in replaced.values())]
+    before_end = [_any(exempt), rules.sources, *(rf"[\s\S](?={x})" for x in replaced.values())]
     steps = [
         _replace(rf"(?:{'|'.join(filter(None, before_end))})\K", end),
         *(_replace(rf"(?<=\A|{end}){x}(?={end})", target) for target, x in replaced.items()),
         *steps,
-        *([{"type": "NFC"}] if known.composes else []),
+        *([{"type": "NFC"}] if rules.composes else []),
         _replace(end, ""),
     ]
-    decomposed = sorted(known.others.keys() - replaced.keys())
+    decomposed = sorted(rules.others.keys() - replaced.keys())
     return Normalizer(tuple(steps), end + gap, tuple(decomposed))
 
 
@@ -125,27 +125,27 @@ def _analysed(charsmap: bytes) -> _Rules:
     table = rules(charsmap)
     several = [source for source in table if len(source) > 1]
     single = table.keys() - several
-    known = _Rules(table, composes=True)
-    if any(known.result(x) != table.get(x, x) for x in _CHARACTERS):
-        known = _Rules(table, composes=False)
+    analysed = _Rules(table, composes=True)
+    if any(analysed.result(x) != table.get(x, x) for x in _CHARACTERS):
+        analysed = _Rules(table, composes=False)
     gaps = [rf"(?<=[{_class(single)}])"] if single else []
     if not several:
-        return dataclasses.replace(known, gaps=gaps[0])
+        return dataclasses.replace(analysed, gaps=gaps[0])
     later = {character for source in several for character in source[1:]}
     # A place between the first and a later character of some source.
     gaps.append(rf"(?<=[{_class({source[0] for source in several})}])(?=[{_class(later)}])")
     # Characters that may belong to the text before them: to a source, or by composition.
     joining = set(later)
-    if known.composes:
+    if analysed.composes:
         joining.update(x for x in _CHARACTERS if unicodedata.combining(x))
         joining.update(*(unicodedata.normalize("NFD", x)[1:] for x in _CHARACTERS))
         joining.update(x for x in single if joining.intersection(table[x][:1]))
     sources_of = collections.defaultdict(list)
     for source in several:
-        if known.result(source) != table[source] or _NOT_COMPOSED.search(source):
+        if analysed.result(source) != table[source] or _NOT_COMPOSED.search(source):
             sources_of[table[source]].append(source)
     sources = rf"(?=[\s\S][{_class(joining)}])(?:{_any(several)}|[\s\S])"
-    return dataclasses.replace(known, gaps="|".join(gaps), sources=sources, others=sources_of)
+    return dataclasses.replace(analysed, gaps="|".join(gaps), sources=sources, others=sources_of)
 
 
 def _any(texts: Iterable[str]) -> str:

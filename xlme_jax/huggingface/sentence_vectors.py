@@ -67,9 +67,9 @@ class SentenceOptions:
         for package in _ONNX_PACKAGES if self.onnx else ():
             extras.check_installed("--onnx", package)
         if self.default_prompt is not None and self.default_prompt not in self.prompts:
-            known = ", ".join(self.prompts) or "there is none"
+            names = ", ".join(self.prompts) or "there is none"
             raise ValueError(
-                f"--default_prompt={self.default_prompt} is not the name of a --prompt ({known})"
+                f"--default_prompt={self.default_prompt} is not the name of a --prompt ({names})"
             )
 
 

@@ -140,10 +140,16 @@ def _equal(path: Path, name: str, shape: tuple[int, ...]) -> Weight:
     return _reshaped(path, name, shape, shape)
 
 
-def _reshaped(path: Path, name: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> Weight:
-    """Returns a weight of shape `ours` whose tensor has the same entries in shape `theirs`."""
+def _reshaped(
+    path: Path, name: str, our_shape: tuple[int, ...], hf_shape: tuple[int, ...]
+) -> Weight:
+    """Returns a weight of `our_shape` whose tensor has the same entries in `hf_shape`."""
     return Weight(
-        path, (name,), (theirs,), lambda x: x[0].reshape(ours), lambda x: (x.reshape(theirs),)
+        path,
+        (name,),
+        (hf_shape,),
+        lambda x: x[0].reshape(our_shape),
+        lambda x: (x.reshape(hf_shape),),
     )
 
 

@@ -202,8 +202,8 @@ def write(
     folder = free_place(output)
     layout = exported.layout
     tensors = to_tensors(layout.weights(), exported.tree)
-    longest = layout.encoder.max_length if layout.encoder.absolute_positions else None
-    files = tokenizer_files(exported.vocabulary, longest)
+    max_length = layout.encoder.max_length if layout.encoder.absolute_positions else None
+    files = tokenizer_files(exported.vocabulary, max_length)
     files["config.json"] = (json.dumps(hf_config(layout), indent=2) + "\n").encode()
     parameters = sum(tensor.size for tensor in tensors.values())
     card = model_card(
@@ -211,8 +211,8 @@ def write(
     )
     files |= {"README.md": card.encode(), **data_cards(exported.checkpoint)}
     if not layout.is_xlmr:
-        here = Path(__file__).parent
-        files |= {name: (here / name).read_bytes() for name in MODEL_FILES}
+        package = Path(__file__).parent
+        files |= {name: (package / name).read_bytes() for name in MODEL_FILES}
     if vectors is not None:
         size = layout.encoder.hidden_size
         files |= sentence_vectors.files(vectors, size)

@@ -253,9 +253,9 @@ class OneEncoder(MaskedLMObjective):
         return states
 
     def _run_encoder(
-        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None, **which: Any
+        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None, **outputs: Any
     ) -> Any:
-        options: dict[str, Any] = {"dropout_seeds": dropout_seeds, **which}
+        options: dict[str, Any] = {"dropout_seeds": dropout_seeds, **outputs}
         return self.model.apply({"params": params}, rows, **options, method=MaskedLM.encode)
 
     def check(self, run: RunFacts) -> None:

@@ -262,8 +262,8 @@ class Translate(PlainObjective):
         guess = (best, jnp.exp(-of_best.loss), jnp.exp(-prediction.loss), is_predicted)
         # The prediction made at a place is shown at the next one, the place of the predicted token.
         # If sources have a half of the row, the translations start behind it.
-        before = tokens.shape[1] - targets.shape[1] + 1
-        shifted = (jnp.pad(x[:, :-1], ((0, 0), (before, 0))) for x in guess)
+        start = tokens.shape[1] - targets.shape[1] + 1
+        shifted = (jnp.pad(x[:, :-1], ((0, 0), (start, 0))) for x in guess)
         return {STREAM: reading._replace(guesses={"translation": Guess(*shifted)})}
 
     def _sides(self, rows: Rows) -> tuple[Rows, Rows]:

@@ -197,19 +197,19 @@ def per_shard(
         PartitionSpec(rows, heads),
         PartitionSpec(rows, None),
     ]
-    given = [index for index, x in enumerate(arguments) if x is not None]
+    passed = [index for index, x in enumerate(arguments) if x is not None]
 
     # `shard_map` takes arrays only, so the arguments that are None are put back inside.
     def run(*present: jax.Array) -> jax.Array:
         full: list[jax.Array | None] = [None] * len(arguments)
-        for index, x in zip(given, present):
+        for index, x in zip(passed, present):
             full[index] = x
         return kernel(*full)
 
     return jax.shard_map(
         run,
         axis_names=automatic,
-        in_specs=tuple(specs[index] for index in given),
+        in_specs=tuple(specs[index] for index in passed),
         out_specs=wide,
         # Kernels do not declare over which axes their results vary.
         check_vma=False,
@@ -240,11 +240,11 @@ def _kernel_platform(
     if implementation == "xla":
         return None
     platform = compile_platform()
-    known = has_kernel(platform, _device_kind(), q.dtype)
+    is_supported = has_kernel(platform, _device_kind(), q.dtype)
     split = partition is not None or not automatic_axes()
     if implementation == "auto":
-        return platform if known and split and q.shape[1] >= _LONG else None  # type: ignore
-    if not known:
+        return platform if is_supported and split and q.shape[1] >= _LONG else None  # type: ignore
+    if not is_supported:
         raise ValueError(
             f"attention(implementation='kernel') has kernels for float32 and bfloat16 on GPUs "
             f"and TPUs from v4 on, not for {q.dtype} on {_device_kind()}; use 'auto' or 'xla'."
@@ -330,8 +330,8 @@ def _reads(
 ) -> jax.Array:
     """Returns whether a query may read a key: bool[B, L, S], or [B, M, S] for queries `at`."""
     keys = segment_ids if key_segment_ids is None else key_segment_ids
-    same = take_positions(segment_ids, at)[:, :, None] == keys[:, None, :]
-    return jnp.tril(same) if causal else same
+    same_segment = take_positions(segment_ids, at)[:, :, None] == keys[:, None, :]
+    return jnp.tril(same_segment) if causal else same_segment
 
 
 def _bias(

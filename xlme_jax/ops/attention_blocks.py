@@ -321,8 +321,8 @@ def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
 
         def step(j: Any, carry: Any) -> Any:
             dq, d_gate = carry
-            here = _rows(plan, j)
-            k, v = (refs[name][here, :] for name in "kv")
+            query_rows = _rows(plan, j)
+            k, v = (refs[name][query_rows, :] for name in "kv")
             kept_weights, d_scores, bias = _gradients_of_block(plan, refs, query, q, k, v, i, j)
             if plan.gated:
                 d_gate = d_gate + jnp.sum(d_scores * bias, axis=1, keepdims=True)
@@ -331,8 +331,8 @@ def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
                 d_bias = d_scores * gates if plan.gated else d_scores
                 refs["d_table"][:, pl.ds(start, 2 * size)] += _diagonal_sums(d_bias)
             d_scores = d_scores.astype(q.dtype)
-            dk_sum[here, :] += _dot(d_scores, q, (0, 0))
-            dv_sum[here, :] += _dot(kept_weights.astype(v.dtype), d_output, (0, 0))
+            dk_sum[query_rows, :] += _dot(d_scores, q, (0, 0))
+            dv_sum[query_rows, :] += _dot(kept_weights.astype(v.dtype), d_output, (0, 0))
             return dq + _dot(d_scores, k, (1, 0)), d_gate
 
         start = (jnp.zeros(q.shape, jnp.float32), jnp.zeros((size, 1), jnp.float32))

@@ -331,23 +331,23 @@ def _call(
     Returns:
       {name of an output: array}.
     """
-    given = {key: x for key, x in inputs.items() if x is not None}
+    passed = {key: x for key, x in inputs.items() if x is not None}
     scratch = scratch or {}
-    names = (*given, *outputs, *scratch)
-    rows, heads = _rows_and_heads(plan, given["q"])
+    names = (*passed, *outputs, *scratch)
+    rows, heads = _rows_and_heads(plan, passed["q"])
     on_tpu = plan.platform == "tpu"
     arrays = pl.pallas_call(
         lambda *refs: kernel(plan, dict(zip(names, refs))),
         grid=(rows, heads) if on_tpu else (programs or plan.blocks, rows, heads),
-        in_specs=[_spec(plan, key, x.shape) for key, x in given.items()],
+        in_specs=[_spec(plan, key, x.shape) for key, x in passed.items()],
         out_specs=[_spec(plan, key, x.shape) for key, x in outputs.items()],
         out_shape=list(outputs.values()),
         scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
         compiler_params=_compiler_params(plan),
-        cost_estimate=_most_costs(plan, name, given | outputs),
+        cost_estimate=_most_costs(plan, name, passed | outputs),
         interpret=plan.interpret,
         name=name,
-    )(*given.values())
+    )(*passed.values())
     return dict(zip(outputs, arrays))
 
 

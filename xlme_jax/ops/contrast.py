@@ -62,8 +62,8 @@ def enqueue(
     slots = (count + jnp.cumsum(is_key) - 1) % size
     slots = jnp.where(is_key, slots, size)  # Out of bounds, and dropped.
     written = queue.at[slots].set(keys.astype(queue.dtype), mode="drop", unique_indices=True)
-    after = count + is_key.sum(dtype=count.dtype)
-    return written, jnp.where(after < 2 * size, after, after - size)
+    total = count + is_key.sum(dtype=count.dtype)
+    return written, jnp.where(total < 2 * size, total, total - size)
 
 
 def spread(vectors: jax.Array) -> jax.Array:

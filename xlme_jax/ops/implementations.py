@@ -53,8 +53,8 @@ class Heads:
 
 def has_kernel(platform: str, device_kind: str, dtype: Any) -> bool:
     """Returns whether "kernel" runs on a device ("cpu", "gpu" or "tpu", and its kind)."""
-    known = platform in ("tpu", "gpu") and dtype in (jnp.float32, jnp.bfloat16)
-    return known and device_kind not in _OLD_TPUS
+    is_supported = platform in ("tpu", "gpu") and dtype in (jnp.float32, jnp.bfloat16)
+    return is_supported and device_kind not in _OLD_TPUS
 
 
 def implementations(platform: str, device_kind: str, heads: Heads) -> tuple[Implementation, ...]:

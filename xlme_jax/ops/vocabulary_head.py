@@ -211,8 +211,8 @@ def _inverse_cdf(weights: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array
     last = size - 1 - jnp.argmax((weights > 0)[:, ::-1], axis=1)
     index = jnp.minimum(jnp.sum(cdf <= point[:, None], axis=1), last)
     chosen = _pick(weights, index)
-    before = _pick(cdf, index) - chosen
-    return index, jnp.clip((point - before) / jnp.maximum(chosen, 1e-30), 0.0, 1.0)
+    mass_before = _pick(cdf, index) - chosen
+    return index, jnp.clip((point - mass_before) / jnp.maximum(chosen, 1e-30), 0.0, 1.0)
 
 
 def _statistics(
@@ -273,16 +273,17 @@ def _sample(
     gumbel = -jnp.log(-jnp.log(jnp.maximum(uniforms[..., 0], 1e-30)))
     keys = chunk_max + jnp.log(block_mass.sum(axis=-1)) + gumbel
     chunk = keys.argmax(axis=1)
-    block, rest = _inverse_cdf(_pick(block_mass, chunk), _pick(uniforms[..., 1], chunk))
+    block, fraction = _inverse_cdf(_pick(block_mass, chunk), _pick(uniforms[..., 1], chunk))
     block = chunk * block_mass.shape[2] + block
-    entry, _ = _inverse_cdf(jnp.exp(_pick(blocks, block) - _pick(chunk_max, chunk)[:, None]), rest)
+    weights = jnp.exp(_pick(blocks, block) - _pick(chunk_max, chunk)[:, None])
+    entry, _ = _inverse_cdf(weights, fraction)
     return block * BLOCK_SIZE + entry, keys.max(axis=1)
 
 
 def _target_logit(logits: jax.Array, offsets: jax.Array) -> jax.Array:
     """Returns [M], entry `offsets[m]` of each row m of `logits` [M, N], or 0 if there is none."""
-    here = (offsets >= 0) & (offsets < logits.shape[1])
-    return jnp.where(here, _pick(logits, jnp.where(here, offsets, 0)), 0.0)
+    is_local = (offsets >= 0) & (offsets < logits.shape[1])
+    return jnp.where(is_local, _pick(logits, jnp.where(is_local, offsets, 0)), 0.0)
 
 
 def _merge(parts: _Best) -> _Best:

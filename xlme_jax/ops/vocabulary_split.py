@@ -72,11 +72,11 @@ class VocabularySplit:
         used = {*self.rows, *self.vocabulary}
         if not used:
             return function(*arrays)
-        apart = tuple(axis for axis in self.rows if axis not in self.vocabulary)
+        unshared = tuple(axis for axis in self.rows if axis not in self.vocabulary)
         specs = {
             "b": PartitionSpec(self.rows or None),
             "v": PartitionSpec(self.vocabulary or None),
-            "k": PartitionSpec(self.vocabulary or None, apart or None),
+            "k": PartitionSpec(self.vocabulary or None, unshared or None),
         }
         mapped = jax.shard_map(
             function,
@@ -145,10 +145,10 @@ def _lookup_forward(
     table: jax.Array, tokens: jax.Array, dtype: Any, split: VocabularySplit
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     def local(table: jax.Array, tokens: jax.Array) -> tuple[jax.Array]:
-        ids, here = _local_ids(split, table, split.gather(tokens))
+        ids, is_local = _local_ids(split, table, split.gather(tokens))
         rows = jnp.take(table, ids, axis=0, mode="clip").astype(dtype)
-        if here is not None:
-            rows = rows * here[..., None].astype(dtype)
+        if is_local is not None:
+            rows = rows * is_local[..., None].astype(dtype)
         return (split.sum_parts(rows),)
 
     (rows,) = split.run(local, "vb", "b", table, tokens)
@@ -162,10 +162,10 @@ def _lookup_backward(
     gradient: jax.Array,
 ) -> tuple[jax.Array, None]:
     def local(table: jax.Array, tokens: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
-        ids, here = _local_ids(split, table, split.gather(tokens))
+        ids, is_local = _local_ids(split, table, split.gather(tokens))
         gradient = split.gather(gradient).astype(table.dtype)
-        if here is not None:
-            gradient = jnp.where(here[..., None], gradient, 0)
+        if is_local is not None:
+            gradient = jnp.where(is_local[..., None], gradient, 0)
         rows = (
             jnp.zeros_like(table)
             .at[ids.reshape(-1)]
@@ -192,5 +192,5 @@ def _local_ids(
     if not split.vocabulary:
         return tokens, None
     local = tokens - split.part_index() * table.shape[0]
-    here = (local >= 0) & (local < table.shape[0])
-    return jnp.where(here, local, 0), here
+    is_local = (local >= 0) & (local < table.shape[0])
+    return jnp.where(is_local, local, 0), is_local

@@ -878,25 +878,25 @@ _PAIRS = (
 )
 
 
-def _rows_of(known: EvaluationSet) -> Iterator[Distribution]:
+def _rows_of(entry: EvaluationSet) -> Iterator[Distribution]:
     """Yields a row for each form of the files of an evaluation set."""
-    for files in (files for files in known.files if not files.is_corpus):
+    for files in (files for files in entry.files if not files.is_corpus):
         yield Distribution(
-            known.name,
-            known.title,
+            entry.name,
+            entry.title,
             files.paths,
-            known.example,
+            entry.example,
             _format(files),
             columns=() if files.header else _columns(files),
             start=rf"\A(?:# .*\n)*{files.line}" if files.line else "",
             text=files.text,
             is_evaluation=True,
-            beside=known.beside,
+            beside=entry.beside,
             advice="as its columns have no names, or it has several languages, it can only be "
             "measured with; leave it out (without --include_parts=evaluation)",
-            licence=known.licence,
-            citation=known.citation,
-            url=known.url,
+            licence=entry.licence,
+            citation=entry.citation,
+            url=entry.url,
         )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from xlme_jax.data import languages
 from xlme_jax.data.text import bitext_files, reading
-from xlme_jax.data.text.decompression import DataError, read_blocks, shown, strip_compression
+from xlme_jax.data.text.decompression import DataError, printable, read_blocks, strip_compression
 from xlme_jax.data.text.opening import utf16_of
 from xlme_jax.data.text.tables import column_names, is_table
 from xlme_jax.preparation.distribution_table import (
@@ -367,9 +367,9 @@ def _part(row: Distribution, path: Path, names: dict[str, str | None]) -> str:
     if (
         not parts
         and row.format in ("moses", "zip", "tmx")
-        and (held := _HELD_OUT.search(path.name))
+        and (held_out := _HELD_OUT.search(path.name))
     ):
-        parts = [DEV if held[1] else TEST]
+        parts = [DEV if held_out[1] else TEST]
     return max(parts or [TRAIN], key=_ORDER.index)
 
 
@@ -481,8 +481,8 @@ def _why_not(path: Path, named: Sequence[Distribution]) -> str:
         row = max(rows, key=lambda row: len(set(row.columns) & columns.keys()))
         return (
             f"no known distribution has such a file with the columns "
-            f"{', '.join(map(shown, list(columns)[:12]))}; nearest: {row.title}, {row.example}, "
-            f"with {', '.join(row.columns) or 'other columns'}"
+            f"{', '.join(map(printable, list(columns)[:12]))}; nearest: {row.title}, "
+            f"{row.example}, with {', '.join(row.columns) or 'other columns'}"
         )
     if named:
         titles = ", ".join(f"{row.title} ({row.example})" for row in named[:3])

@@ -51,10 +51,10 @@ def drop(
     rare = rare_languages(table, config.min_pairs)
     remaining = [row for row in table if not _is_rare(row, rare)]
     if config.min_pairs and not any(row.kind == "bitext" for row in remaining):
-        most = ", ".join(f"{language} {n:,}" for language, n in sorted(rare.items())[:10])
+        listed = ", ".join(f"{language} {n:,}" for language, n in sorted(rare.items())[:10])
         raise DataError(
             f"prepare: `min_pairs` is {config.min_pairs:,}, and no language has as many pairs "
-            f"({most or 'there are no pairs at all'}); lower it, or add text"
+            f"({listed or 'there are no pairs at all'}); lower it, or add text"
         )
     dropped = [
         *map(_emptied_entry, filtered),

@@ -43,13 +43,13 @@ class Digests:
           bool[N], whether each is new: neither added before nor earlier in `digests`.
         """
         values, first = np.unique(digests, return_index=True)
-        known = np.zeros(len(values), bool)
+        is_known = np.zeros(len(values), bool)
         for run in self._runs:
             places = np.minimum(np.searchsorted(run, values), len(run) - 1)
-            known |= run[places] == values
+            is_known |= run[places] == values
         new = np.zeros(len(digests), bool)
-        new[first[~known]] = True
-        self._keep(values[~known])
+        new[first[~is_known]] = True
+        self._keep(values[~is_known])
         return new
 
     def _keep(self, run: np.ndarray) -> None:

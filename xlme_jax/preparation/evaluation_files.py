@@ -28,8 +28,8 @@ from xlme_jax.data.text.decompression import (
     Allowance,
     DataError,
     open_file,
+    printable,
     read_blocks,
-    shown,
     strip_compression,
 )
 from xlme_jax.data.text.opening import read_any_text, utf16_of
@@ -129,7 +129,7 @@ def _members(path: Path, name: str, folder: Path, depth: int) -> Iterator[tuple[
     target.mkdir(exist_ok=True)
     try:
         for member, file in (_tar_files if is_tar else _zip_files)(path, target):
-            yield from _members(file, f"{name}:{shown(member)}", folder, depth + 1)
+            yield from _members(file, f"{name}:{printable(member)}", folder, depth + 1)
             file.unlink()
     except DataError:
         raise

@@ -107,8 +107,8 @@ class EvaluationDigests(dict[str, np.ndarray]):
         if (more := len(self.unread) - _MOST_NAMED) > 0:
             yield f"overlap: NOT CHECKED: {more:,} more files, which overlap.json lists"
         if self.without_text:
-            least = f"{MIN_WORDS} words or {MIN_CHARS} characters"
-            yield f"overlap: no text of {least} in {_named(self.without_text)}"
+            required = f"{MIN_WORDS} words or {MIN_CHARS} characters"
+            yield f"overlap: no text of {required} in {_named(self.without_text)}"
         if self.hidden:
             yield f"overlap: {self.hidden:,} hidden files were not read"
 
@@ -150,7 +150,7 @@ class Overlap:
 
     Attributes:
       texts: {path of an evaluation file in the folder: number of distinct texts}.
-      found: {path: {training task: number of the file's texts that are lines of its training
+      whole: {path: {training task: number of the file's texts that are lines of its training
         text}}, without tasks that have none.
       in_part: {path: {training task: number of the file's texts of which the training text has
         `WORDS` words in a row}}, without tasks that have none.
@@ -161,7 +161,7 @@ class Overlap:
     """
 
     texts: dict[str, int]
-    found: dict[str, dict[str, int]]
+    whole: dict[str, dict[str, int]]
     in_part: dict[str, dict[str, int]]
     training: dict[str, TrainingCounts]
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -179,7 +179,7 @@ class Overlap:
             "files": {
                 file: {
                     "texts": count,
-                    "found": self.found[file],
+                    "found": self.whole[file],
                     "words_in_a_row": self.in_part[file],
                 }
                 for file, count in self.texts.items()
@@ -192,9 +192,9 @@ class Overlap:
 
     def lines(self) -> Iterator[str]:
         """Yields a line for each file that overlaps with training text, and a summary."""
-        for file in self.found:
+        for file in self.whole:
             texts = f"overlap of {file} ({self.texts[file]:,} texts):"
-            if tasks := self.found[file]:
+            if tasks := self.whole[file]:
                 yield f"{texts} {_counts(tasks)}"
             if tasks := self.in_part[file]:
                 yield f"{texts} {WORDS} words of {_counts(tasks)}"
@@ -202,9 +202,9 @@ class Overlap:
             if number := counts.with_evaluation_text:
                 where = f"{counts.texts:,} texts of {task}"
                 yield f"overlap: {number:,} of {where} have evaluation text"
-        clean = sum(not (self.found[file] or self.in_part[file]) for file in self.found)
+        clean = sum(not (self.whole[file] or self.in_part[file]) for file in self.whole)
         rest = f", and {len(self.unread):,} COULD NOT BE READ" if self.unread else ""
-        yield f"overlap: none in {clean} of {len(self.found)} evaluation files that were read{rest}"
+        yield f"overlap: none in {clean} of {len(self.whole)} evaluation files that were read{rest}"
 
 
 def _counts(tasks: dict[str, int]) -> str:
@@ -255,19 +255,19 @@ def _read(evaluation: EvaluationDigests, name: str, file: Path) -> None:
     """
     texts = _Texts()
     problems: list[str] = []
-    known = evaluation_sets.recognized(name, file)
-    if known and not known.files:
-        evaluation.about[name] = known.title
+    file_of_set = evaluation_sets.recognized(name, file)
+    if file_of_set and not file_of_set.files:
+        evaluation.about[name] = file_of_set.title
         return
     try:
-        for text in evaluation_sets.texts(known, file, problems):
+        for text in evaluation_sets.texts(file_of_set, file, problems):
             texts.add(text)
     except DataError as error:
         problems.append(_reason(error, file))
     if problems:
         evaluation.unread[name] = "; ".join(problems)
-    if known:
-        evaluation.sets[name] = known.title
+    if file_of_set:
+        evaluation.sets[name] = file_of_set.title
     if texts.digests:
         evaluation[name] = np.unique(np.array(texts.digests, np.uint64))
         evaluation.grams[name] = texts.grams()
@@ -370,7 +370,7 @@ def count_overlap(
         )
     return Overlap(
         texts={file: len(digests) for file, digests in evaluation.items()},
-        found=whole,
+        whole=whole,
         in_part=in_part,
         training={task: matches.counts for task, matches in tasks.items()},
         unread=evaluation.unread,

@@ -64,23 +64,23 @@ def recognized(name: str, path: Path) -> FileOfSet | None:
     is_table = whole.endswith(_TABLES)
     columns: frozenset[str] | None = None
     line = ""
-    for known in evaluation_layouts.SETS:
-        if any(path_pattern(end).fullmatch(whole) for end in known.beside):
-            return FileOfSet(known.title, None)
-        for files in known.files:
+    for entry in evaluation_layouts.SETS:
+        if any(path_pattern(end).fullmatch(whole) for end in entry.beside):
+            return FileOfSet(entry.title, None)
+        for files in entry.files:
             # Tables of known columns are of a set, whatever their names.
             is_named = any(path_pattern(end).fullmatch(whole) for end in files.paths)
             if not (is_table if evaluation_layouts.is_table(files) else is_named):
                 continue
             if not files.text:
-                return FileOfSet(known.title, files)
+                return FileOfSet(entry.title, files)
             if columns is None:
                 try:
                     columns, line = _beginning(whole, path)
                 except DataError:
                     return None
             if text := _text_columns(files, columns, line):
-                return FileOfSet(known.title, files, text)
+                return FileOfSet(entry.title, files, text)
     return None
 
 
@@ -124,11 +124,11 @@ def _beginning(name: str, path: Path) -> tuple[frozenset[str], str]:
     return frozenset(line.split("\t")), line
 
 
-def texts(known: FileOfSet | None, path: Path, problems: list[str]) -> Iterator[str]:
+def texts(file_of_set: FileOfSet | None, path: Path, problems: list[str]) -> Iterator[str]:
     """Yields the texts of a file: the columns with text of a known set, else all forms of text.
 
     Args:
-      known: What the file is in its set; None: it is of no known set.
+      file_of_set: What the file is in its set; None: it is of no known set.
       path: The file, compressed or not.
       problems: List to which a sentence is added about rows that lack a column, or other parts that
         cannot be read.
@@ -137,42 +137,42 @@ def texts(known: FileOfSet | None, path: Path, problems: list[str]) -> Iterator[
       DataError: The file is damaged or not text.
     """
     suffix = Path(strip_compression(path.name)).suffix
-    if known is None or not known.text:
+    if file_of_set is None or not file_of_set.text:
         yield from evaluation_files.texts(path, problems)
     elif suffix == ".parquet":
-        for row in columnar.parquet_rows(path, [str(column) for column in known.text]):
+        for row in columnar.parquet_rows(path, [str(column) for column in file_of_set.text]):
             yield from (_decoded(cell) for cell in row if isinstance(cell, bytes))
     elif suffix in (".jsonl", ".json"):
-        yield from _objects(known, path, problems)
+        yield from _objects(file_of_set, path, problems)
     else:
-        yield from _cells(known, path, problems)
+        yield from _cells(file_of_set, path, problems)
 
 
 def _decoded(cell: bytes) -> str:
     return cell.decode(errors="replace")
 
 
-def _objects(known: FileOfSet, path: Path, problems: list[str]) -> Iterator[str]:
+def _objects(file_of_set: FileOfSet, path: Path, problems: list[str]) -> Iterator[str]:
     """Yields the texts of JSON Lines; see `texts`."""
     damaged = 0
     for line in filter(str.strip, evaluation_files.lines(path, problems)):
         try:
             row = parse(line)
-            cells = [row[column] for column in known.text]
+            cells = [row[column] for column in file_of_set.text]
         except (ValueError, KeyError, TypeError):
             damaged += 1
             continue
         yield from (cell for cell in cells if isinstance(cell, str))
-    _report_damaged(known, damaged, problems)
+    _report_damaged(file_of_set, damaged, problems)
 
 
-def _cells(known: FileOfSet, path: Path, problems: list[str]) -> Iterator[str]:
+def _cells(file_of_set: FileOfSet, path: Path, problems: list[str]) -> Iterator[str]:
     """Yields the cells with text of TSV, and cells with quotes also without them; see `texts`."""
     rows = (line.split("\t") for line in evaluation_files.lines(path, problems) if line.strip())
-    numbers = known.text
+    numbers = file_of_set.text
     if any(isinstance(column, str) for column in numbers):
         header = next(row for row in rows if not row[0].startswith("# "))
-        numbers = tuple(header.index(str(column)) for column in known.text)
+        numbers = tuple(header.index(str(column)) for column in file_of_set.text)
     damaged = 0
     for row in rows:
         for number in map(int, numbers):
@@ -184,13 +184,13 @@ def _cells(known: FileOfSet, path: Path, problems: list[str]) -> Iterator[str]:
         is_comment = row[0].startswith("# ")
         if len(row) <= max(map(int, numbers)) and not is_comment:
             damaged += 1
-    _report_damaged(known, damaged, problems)
+    _report_damaged(file_of_set, damaged, problems)
 
 
-def _report_damaged(known: FileOfSet, damaged: int, problems: list[str]) -> None:
+def _report_damaged(file_of_set: FileOfSet, damaged: int, problems: list[str]) -> None:
     """Adds a sentence about damaged rows to `problems`, if there are any."""
     if damaged:
-        columns = ", ".join(map(str, known.text))
+        columns = ", ".join(map(str, file_of_set.text))
         problems.append(
-            f"{damaged:,} rows of {known.title} lack text in {columns}; repair the file"
+            f"{damaged:,} rows of {file_of_set.title} lack text in {columns}; repair the file"
         )

@@ -74,8 +74,8 @@ class DocumentFolder(Source):
         files = matching_of_languages(
             config, find_document_files(self.folder(config), config.languages)
         )
-        longest = config.max_document_chars
-        return document_tasks(self.name, files, longest, held_out, accepted(config))
+        max_chars = config.max_document_chars
+        return document_tasks(self.name, files, max_chars, held_out, accepted(config))
 
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the files of documents."""
@@ -271,7 +271,7 @@ def documents(max_chars: int, file: DocumentFile, report: ReadReport) -> Texts:
 
 
 def split_documents(
-    held: HeldOutText,
+    held_out: HeldOutText,
     language: str,
     split: str,
     max_chars: int,
@@ -283,7 +283,7 @@ def split_documents(
     Unreadable lines count as skipped in the training split, whatever split their document is in.
 
     Args:
-      held: Selector of held-out documents and lines.
+      held_out: Selector of held-out documents and lines.
       language: Language of the file.
       split: "train" or "validation".
       max_chars: Longer documents are split.
@@ -291,7 +291,7 @@ def split_documents(
       report: Collects the counts.
     """
     reading = ReadReport()
-    chosen, texts = held.chooses(file.name), held.texts(language)
+    chosen, texts = held_out.chooses(file.name), held_out.texts(language)
     try:
         for number, document in enumerate(file.read(reading, max_chars)):
             if chosen(number) != (split == VALIDATION):
@@ -423,21 +423,23 @@ def _held_pair_shard(held_out: HeldOutText, source: BitextSource, split: str) ->
     )
 
 
-def split_pairs(held: HeldOutText, source: BitextSource, split: str, report: ReadReport) -> Texts:
+def split_pairs(
+    held_out: HeldOutText, source: BitextSource, split: str, report: ReadReport
+) -> Texts:
     """Yields the pairs of one split of a source; training skips pairs with a held-out text.
 
     An unusable unit counts as skipped in the split that its number belongs to.
 
     Args:
-      held: Selector of held-out units and texts.
+      held_out: Selector of held-out units and texts.
       source: File or files of pairs.
       split: "train" or "validation".
       report: Collects the counts.
     """
     reading = ReadReport()
     training = split != VALIDATION
-    chosen = held.chooses(corpus_name(source))
-    first, second = held.texts(source.lang1), held.texts(source.lang2)
+    chosen = held_out.chooses(corpus_name(source))
+    first, second = held_out.texts(source.lang1), held_out.texts(source.lang2)
     try:
         for number, unit in enumerate(read_units(source, reading)):
             if chosen(number) == training:

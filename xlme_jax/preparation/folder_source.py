@@ -111,8 +111,8 @@ class PublicText(Source):
     def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
         """Lists a task per language and per language pair."""
         text = self._text(config)
-        longest, accept = config.max_document_chars, accepted(config)
-        tasks = document_tasks(self.name, text.documents, longest, held_out, accept)
+        max_chars, accept = config.max_document_chars, accepted(config)
+        tasks = document_tasks(self.name, text.documents, max_chars, held_out, accept)
         tasks += pair_tasks(
             f"{self.name}_pairs",
             text.sources,
@@ -132,8 +132,8 @@ class PublicText(Source):
     def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
         """Lists the documents, and both sides of all pairs."""
         text = self._text(config)
-        longest, accept = config.max_document_chars, accepted(config)
-        tasks = document_tasks(self.name, text.documents, longest, held_out, accept)
+        max_chars, accept = config.max_document_chars, accepted(config)
+        tasks = document_tasks(self.name, text.documents, max_chars, held_out, accept)
         documents = [language_text for task in tasks for language_text in task.texts()]
         return documents + pair_texts(text.sources, held_out)
 
@@ -174,12 +174,12 @@ class PublicText(Source):
         if not files:
             _raise_left_out(folders)
         files = matching(config, files, lambda file: (file.path,))
-        least = None if all_scores else config.min_score
-        text = _read_as(files, least)
+        min_score = None if all_scores else config.min_score
+        text = _read_as(files, min_score)
         text = _where(text, conditions(config))
         text = _selected(text, config, names)
-        if least is not None and text.sources:
-            _check_scores(text.sources, least, names)
+        if min_score is not None and text.sources:
+            _check_scores(text.sources, min_score, names)
         return text
 
 
@@ -498,10 +498,10 @@ def _selected(text: _Text, config: PrepareConfig, names: str) -> _Text:
         tags = reading.canonical_languages(config.languages)
         in_pairs = {tag for source in sources for tag in (source.lang1, source.lang2)}
         if missing := sorted(set(tags) - documents.keys() - in_pairs):
-            known = sorted(documents.keys() | {s.lang1 for s in text.sources})
+            available = sorted(documents.keys() | {s.lang1 for s in text.sources})
             raise DataError(
                 f"{names}: no text in {', '.join(missing)}; there is "
-                f"{', '.join(known[:50]) or 'none'}. Fix `languages` or add the files"
+                f"{', '.join(available[:50]) or 'none'}. Fix `languages` or add the files"
             )
         documents = {tag: documents[tag] for tag in sorted(tags) if tag in documents}
     selection.check(names, sources)
@@ -541,13 +541,13 @@ def _where(text: _Text, where: str) -> _Text:
     return dataclasses.replace(text, documents=documents, sources=sources)
 
 
-def _check_scores(sources: Sequence[BitextSource], least: float, names: str) -> None:
+def _check_scores(sources: Sequence[BitextSource], min_score: float, names: str) -> None:
     """Raises DataError if no pair file can have scores; zips are known only when they are read."""
     if any(source.may_have_scores for source in sources):
         return
     raise DataError(
-        f"{names}: `min_score` is {least:g} but none of its pair files has scores that are read; "
-        "leave out min_score"
+        f"{names}: `min_score` is {min_score:g} but none of its pair files has scores that are "
+        "read; leave out min_score"
     )
 
 

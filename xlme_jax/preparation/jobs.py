@@ -46,12 +46,12 @@ def list_jobs(
       ValueError: A folder or language is missing, or a task cannot be prepared.
     """
     with keep_listings():
-        held = held_out_in(config)
-        if held:
-            _write_held_out(config, held)
+        held_out_text = held_out_in(config)
+        if held_out_text:
+            _write_held_out(config, held_out_text)
         tasks: dict[str, TextTask] = {}
         for name in config.tasks:
-            for task in _in_order(sources.find_tasks(config, name, held, load_seqio)):
+            for task in _in_order(sources.find_tasks(config, name, held_out_text, load_seqio)):
                 tasks.setdefault(task.task, task)
         jobs = [
             _job(config, task, split, vocabulary_digest, evaluation_digest)
@@ -207,18 +207,18 @@ def held_out_in(config: PrepareConfig) -> held_out.HeldOutText | None:
     return held_out.HeldOutText(config.validation, file, tsv_columns=config.tsv_columns)
 
 
-def _write_held_out(config: PrepareConfig, held: held_out.HeldOutText) -> None:
+def _write_held_out(config: PrepareConfig, held_out_text: held_out.HeldOutText) -> None:
     """Writes the file of held-out texts unless it is up to date.
 
     Raises:
       DataError: A file is missing or damaged, or an id is unknown.
     """
-    corpora, rule = sources.find_corpora(config), held.rule
+    corpora, rule = sources.find_corpora(config), held_out_text.rule
     names, files = list(corpora.names()), corpora.files()
     if rule.kind == "ids":
         files.append(as_path(rule.path))
     elif rule.kind == "folder":
-        folder_corpora = held.folder_corpora()
+        folder_corpora = held_out_text.folder_corpora()
         names += folder_corpora.names()
         files += folder_corpora.files()
     for file in files:
@@ -227,5 +227,7 @@ def _write_held_out(config: PrepareConfig, held: held_out.HeldOutText) -> None:
                 f"prepare: `validation` is {config.validation!r}, but there is no file {file}; fix "
                 "the path"
             )
-    if held_out.write(dataclasses.replace(held, corpora=corpora), fingerprint(names, files)):
-        _log.info("%s: texts held out by %s", held.file, config.validation)
+    if held_out.write(
+        dataclasses.replace(held_out_text, corpora=corpora), fingerprint(names, files)
+    ):
+        _log.info("%s: texts held out by %s", held_out_text.file, config.validation)

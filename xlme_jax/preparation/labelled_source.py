@@ -188,17 +188,17 @@ def _with_shards(name: str, folder: Path, tasks: Sequence[LabelledTask]) -> list
     if not labelled_rows.is_embedded(name):
         files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
 
-    def shard(which: tuple[str, str]) -> Shard:
-        read = functools.partial(labelled_examples, name, os.fspath(folder), *which)
-        key = f"{which} {benchmark(name).labels}"
-        return Shard(f"{folder / '-'.join(which)}", read, files, key)
+    def shard(language_and_split: tuple[str, str]) -> Shard:
+        read = functools.partial(labelled_examples, name, os.fspath(folder), *language_and_split)
+        key = f"{language_and_split} {benchmark(name).labels}"
+        return Shard(f"{folder / '-'.join(language_and_split)}", read, files, key)
 
     return [
         TextTask(
             task.mixture,
             task.task,
             (task.language,),
-            {split: [shard(which)] for split, which in task.splits.items()},
+            {split: [shard(source)] for split, source in task.splits.items()},
             benchmark=name,
         )
         for task in tasks

@@ -32,7 +32,7 @@ def check() -> None:
     extras.check_installed("--identify", "py3langid", "omit the flag")
 
 
-def others(texts: Iterable[str], language: str) -> float | None:
+def share_of_others(texts: Iterable[str], language: str) -> float | None:
     """Returns the share of texts that are identified as another language than `language`.
 
     Close languages (hr and bs, xh and zu) are often taken for each other.
@@ -158,9 +158,9 @@ def identifier(name: str) -> Identifier:
     # of them, and for a list in another.
     predict = model.f.predict
 
-    def names(text: str, most: int) -> list[str]:
-        """Returns the labels of a text, the most likely first; all of them if `most` is -1."""
-        pairs = predict(f"{text}\n", most, 0.0, "strict")
+    def names(text: str, count: int) -> list[str]:
+        """Returns the labels of a text, the most likely first; all of them if `count` is -1."""
+        pairs = predict(f"{text}\n", count, 0.0, "strict")
         return [label.removeprefix(_PREFIX) for _, label in pairs]
 
     labels = names(_ANY_TEXT, -1)
@@ -190,8 +190,8 @@ def check_identifier(name: str) -> None:
       ValueError: The package or the file is missing, or fastText cannot load the file.
     """
     if name == PY3LANGID:
-        what = f"prepare: `keep_identified` = {name}"
-        extras.check_installed(what, PY3LANGID, "give a fastText model file")
+        setting = f"prepare: `keep_identified` = {name}"
+        extras.check_installed(setting, PY3LANGID, "give a fastText model file")
         return
     if not os.path.isfile(name):
         raise ValueError(
@@ -212,8 +212,8 @@ def version(name: str) -> tuple[object, ...]:
 
 def unknown(name: str, codes: Collection[str]) -> str:
     """Returns a sentence about the languages that a model does not know; "" if it knows all."""
-    known = identifier(name).knows
-    if missing := sorted(code for code in codes if not known(code)):
+    knows = identifier(name).knows
+    if missing := sorted(code for code in codes if not knows(code)):
         return (
             f"keep_identified: {name} does not know {', '.join(missing)}; their text is not "
             "filtered by language"

@@ -30,13 +30,13 @@ def _muted() -> Iterator[None]:
     """Buffers stderr, C++ output included, and writes it only if the block raises."""
     sys.stderr.flush()
     stderr_copy = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         except BaseException:
-            held.seek(0)
-            os.write(stderr_copy, held.read())
+            captured.seek(0)
+            os.write(stderr_copy, captured.read())
             raise
         finally:
             os.dup2(stderr_copy, 2)

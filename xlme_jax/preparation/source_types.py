@@ -376,11 +376,11 @@ def check_names(origins: Iterable[tuple[str, object]], remedy: str) -> None:
       origins: (name of a task, where its text comes from), for each task.
       remedy: Words that end the message.
     """
-    known: dict[str, object] = {}
+    origin_of: dict[str, object] = {}
     for name, origin in origins:
-        if name in known:
+        if name in origin_of:
             raise ValueError(
-                f"{known[name]} and {origin}: both would be the task {name}, and one would be "
+                f"{origin_of[name]} and {origin}: both would be the task {name}, and one would be "
                 f"lost; {remedy}"
             )
-        known[name] = origin
+        origin_of[name] = origin

@@ -266,10 +266,10 @@ def check(config: PrepareConfig) -> None:
 
 def _check_options(config: PrepareConfig) -> None:
     """Raises ValueError if the name of an option is no flag of a source, limit or filter."""
-    known = [flag.name for flag in flags()]
+    names = [flag.name for flag in flags()]
     for name in dict(config.options):
-        if name not in known:
-            nearest = ", ".join(difflib.get_close_matches(name, known)) or ", ".join(known)
+        if name not in names:
+            nearest = ", ".join(difflib.get_close_matches(name, names)) or ", ".join(names)
             raise ValueError(
                 f"prepare: `options` has {name!r}, which is no setting; nearest: {nearest}"
             )

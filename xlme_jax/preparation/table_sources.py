@@ -142,8 +142,8 @@ class Table(_Tables):
         tables = self._discover(config)
         paths = (table.path for of_language in tables.values() for table in of_language)
         distributions.check_source("table", self.location(config), paths)
-        longest, accept = config.max_document_chars, accepted(config)
-        return document_tasks(self.name, tables, longest, held_out, accept)
+        max_chars, accept = config.max_document_chars, accepted(config)
+        return document_tasks(self.name, tables, max_chars, held_out, accept)
 
     def corpora(self, config: PrepareConfig) -> Corpora:
         """Lists the tables of documents."""

@@ -135,7 +135,7 @@ class _Work:
             complete,
             reading.lines,
             reading.duplicates,
-            None if self.evaluation is None else len(reading.found),
+            None if self.evaluation is None else len(reading.evaluation_texts),
             dict(Counter(report.skipped).most_common()),
         )
 
@@ -152,7 +152,7 @@ class _Work:
                 tokens_per_word=tokens / max(1, len(words)),
             )
         if self.identify:
-            share = language_id.others(sample, language)
+            share = language_id.share_of_others(sample, language)
             side = dataclasses.replace(side, other_language=share)
         return side
 
@@ -172,7 +172,7 @@ class _Reading:
         self.texts = self.lines = self.duplicates = 0
         self.characters = [0] * sides
         self.sample: list[tuple[str, ...]] = []
-        self.found: set[int] = set()
+        self.evaluation_texts: set[int] = set()
         self._seen, self._random = duplicates.Digests(), random.Random(seed)
         self._evaluation = evaluation
 
@@ -199,7 +199,7 @@ class _Reading:
         if self._evaluation is not None:
             pairs = len(lines[0]) > 1
             each = _digests(text for form in forms for text in form) if pairs else whole
-            self.found.update(np.intersect1d(each, self._evaluation).tolist())
+            self.evaluation_texts.update(np.intersect1d(each, self._evaluation).tolist())
 
     def _keep(self, line: tuple[str, ...]) -> None:
         """Adds a line to the sample with probability SAMPLE / lines so far (reservoir sampling)."""

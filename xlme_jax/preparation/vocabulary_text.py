@@ -44,13 +44,13 @@ def find_text(
     if names := filters.named(config):
         _log.warning("not applied to the text of a vocabulary: %s", ", ".join(names))
     all_texts: list[LanguageText] = []
-    held = _held_out(config)
+    held_out = _held_out(config)
     for name in config.tasks:
         source = sources.SOURCES.get(name)
         if source and not source.needs_seqio:
-            all_texts += source.texts(config, held)
+            all_texts += source.texts(config, held_out)
             continue
-        for task in sources.find_tasks(config, name, held, load_seqio):
+        for task in sources.find_tasks(config, name, held_out, load_seqio):
             if task.kind == "labelled":
                 raise ValueError(
                     f"Task {task.task} has labelled examples; train a vocabulary on the text that "

@@ -157,10 +157,10 @@ def _agreed(choices: dict[str, str]) -> dict[str, str]:
     """Returns the choices of the first process, in all processes; they must have the same paths."""
     if jax.process_count() == 1:
         return choices
-    known = get_args(Implementation)
-    indices = np.array([known.index(name) for name in choices.values()], np.int32)
+    implementations = get_args(Implementation)
+    indices = np.array([implementations.index(name) for name in choices.values()], np.int32)
     agreed = multihost_utils.broadcast_one_to_all(indices)
-    return {path: known[int(index)] for path, index in zip(choices, agreed)}
+    return {path: implementations[int(index)] for path, index in zip(choices, agreed)}
 
 
 def automatic_encoders(config: Any) -> dict[str, EncoderConfig]:

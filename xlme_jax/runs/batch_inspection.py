@@ -162,14 +162,14 @@ def _position_before(
     """
     if folder is None or not folder.name.isdigit():
         return None
-    before = [n for n in {int(folder.name), *saved_steps(folder.parent)} if n < step]
-    if not before:
+    earlier_steps = [n for n in {int(folder.name), *saved_steps(folder.parent)} if n < step]
+    if not earlier_steps:
         return None
-    position = read_fields(folder.parent / str(max(before)))["data"]
+    position = read_fields(folder.parent / str(max(earlier_steps)))["data"]
     if _orders(position) != _orders(ours):
         _log.info("%s is of other data, or another order of it: reading from the start.", folder)
         return None
-    return max(before), position
+    return max(earlier_steps), position
 
 
 def _step_of(folder: Path | None) -> int:

@@ -39,8 +39,8 @@ class HostDevices:
 
 def this_machine() -> HostDevices:
     """Returns the devices that JAX has here."""
-    first, *rest = jax.local_devices()
-    count = 1 + len(rest)
+    first, *more_devices = jax.local_devices()
+    count = 1 + len(more_devices)
     if first.platform == "cpu":
         cores = len(os.sched_getaffinity(0))
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -80,11 +80,11 @@ def _reason(command: str, machine: HostDevices) -> str:
     # The size does not depend on the checkpoint to start from, which may not exist yet.
     config = loading.load(files, [*bindings, "INIT_FROM = None"], "Train")
     parameters, flops = _size(config)
-    needed = parameters * _BYTES
+    state_bytes = parameters * _BYTES
     size = f"{parameters / 1e6:,.0f}M parameters"
-    if machine.memory and needed > machine.memory:
+    if machine.memory and state_bytes > machine.memory:
         return (
-            f"{size} with gradients and Adam's moments take {needed / 2**30:,.0f} GiB; "
+            f"{size} with gradients and Adam's moments take {state_bytes / 2**30:,.0f} GiB; "
             f"{machine.name} have {machine.memory / 2**30:,.0f}"
         )
     if machine.flops and flops > _DAYS * 86_400 * machine.flops:

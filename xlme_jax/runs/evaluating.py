@@ -118,10 +118,10 @@ def _evaluated_by_language(
 
 def _check_names(tasks: Sequence[str]) -> None:
     """Raises ValueError for a task that does not exist."""
-    known = tuple(measures.by_task())
+    task_names = tuple(measures.by_task())
     for name in tasks:
-        if name not in known:
-            raise ValueError(f"--tasks: unknown {name!r}{alternatives(name, known)}")
+        if name not in task_names:
+            raise ValueError(f"--tasks: unknown {name!r}{alternatives(name, task_names)}")
 
 
 def languages_by_step(run: Path) -> dict[int, list[str]]:
@@ -290,8 +290,8 @@ def _plane(task: str, outcome: Outcome, layers: held_out_retrieval.Layers) -> di
     """Returns {file: PNG} of languages in the plane; {} without embeddings that are all finite."""
     if not outcome.embeddings or not all(np.isfinite(x).all() for x in outcome.embeddings.values()):
         return {}
-    known = ("centred", *readouts.READOUTS)
-    layer = next(layers["model", name] for name in known if ("model", name) in layers)
+    preferred = ("centred", *readouts.READOUTS)
+    layer = next(layers["model", name] for name in preferred if ("model", name) in layers)
     of_layer = {language: states[layer] for language, states in outcome.embeddings.items()}
     png = planes.languages(of_layer, f"{task}: texts by layer {layer}, principal components")
     return {f"{task}_languages.png": png}

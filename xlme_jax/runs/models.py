@@ -96,11 +96,11 @@ class Model:
     def reason_without(self, name: Part) -> str:
         """Returns why `detect` or `fill` is not available; empty if it is."""
         objective = self.loaded.objective
-        ability, what, systems = _NEEDS[name]
+        ability, use, systems = _NEEDS[name]
         if isinstance(objective, ability):
             return ""
         return (
-            f"{name} needs {what}, which {type(objective).__name__}, the system of "
+            f"{name} needs {use}, which {type(objective).__name__}, the system of "
             f"{self.loaded.folder}, does not have; load a run of {systems}"
         )
 
@@ -109,10 +109,10 @@ class Model:
 
         A run with INIT_FROM started from other weights.
         """
-        other = copy.copy(self)  # Shares the compiled programs, whose arguments are the weights.
+        copied = copy.copy(self)  # Shares the compiled programs, whose arguments are the weights.
         with states.sharding_rules(self.loaded.mesh):
-            other.loaded = dataclasses.replace(self.loaded, params=self.loaded.untrained())
-        return other
+            copied.loaded = dataclasses.replace(self.loaded, params=self.loaded.untrained())
+        return copied
 
     def encode(
         self, texts: Sequence[str], *, layer: int | None = None, pooling: Pooling = "mean"

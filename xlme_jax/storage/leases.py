@@ -64,10 +64,10 @@ def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
     # `generation` means that this round must not write.
     seen, since, asked = "", time.monotonic(), False
     while True:
-        held = _read(file)
-        if held is None or (held["machine"] == _machine() and not _alive(held)):
-            generation = "0" if held is None else held["generation"]
-        elif held["generation"] != seen:
+        lease = _read(file)
+        if lease is None or (lease["machine"] == _machine() and not _alive(lease)):
+            generation = "0" if lease is None else lease["generation"]
+        elif lease["generation"] != seen:
             if seen and not asked:  # It changed while this process watched: the holder lives.
                 busy()
                 asked = True
@@ -76,11 +76,11 @@ def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
                     "%s: written by process %s on %s; waiting up to %.0f s to see whether it still "
                     "runs.",
                     file,
-                    held["pid"],
-                    held["machine"].split()[0],
+                    lease["pid"],
+                    lease["machine"].split()[0],
                     EXPIRE_SECONDS,
                 )
-            seen, since = held["generation"], time.monotonic()
+            seen, since = lease["generation"], time.monotonic()
             generation = ""
         else:
             generation = seen if time.monotonic() - since > EXPIRE_SECONDS else ""
@@ -177,8 +177,10 @@ def _write(file: pathlib.Path, generation: str) -> str:
             )
         except FileExistsError:  # Status 412.
             # gcsfs repeats requests: the object may be what this call's first request wrote.
-            held = _read(file)
-            return held["generation"] if held and held.get("request") == holder["request"] else ""
+            lease = _read(file)
+            return (
+                lease["generation"] if lease and lease.get("request") == holder["request"] else ""
+            )
     return str(answer.get("generation", "1"))
 
 
@@ -201,12 +203,12 @@ def _machine() -> str:
     )
 
 
-def _alive(held: dict[str, Any]) -> bool:
+def _alive(lease: dict[str, Any]) -> bool:
     """Returns whether the holder of a lease, a process of this machine, still runs."""
-    if held["pid"] == os.getpid():  # An earlier process may have had this number.
-        return bool(held["process"] == _PROCESS)
+    if lease["pid"] == os.getpid():  # An earlier process may have had this number.
+        return bool(lease["process"] == _PROCESS)
     try:
-        os.kill(held["pid"], 0)
+        os.kill(lease["pid"], 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # The process of another user.

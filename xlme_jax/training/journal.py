@@ -143,17 +143,17 @@ class Journal:
         """Logs a skipped update; raises Diverged if `max_skipped` in a row were skipped."""
         wrong = sorted(name for name, x in values.items() if not math.isfinite(x))
         counted = [f"{stream}: {_largest_counts(counts)}" for stream, counts in tasks.items()]
-        what = (
+        detail = (
             f"not finite: {', '.join(wrong)}. Tasks in this process's part of the batch: "
             f"{'; '.join(counted)}"
         )
         limit = self._settings.max_skipped
         if self.skipped < limit:
-            _log.warning("Step %d: update skipped, %s", step, what)
+            _log.warning("Step %d: update skipped, %s", step, detail)
             return
         raise Diverged(
             f"Step {step}: loss or gradient were NaN or infinite in {limit} steps in a row "
-            f"({step - limit + 1} to {step}); {what}. None of these updates was applied. Lower "
+            f"({step - limit + 1} to {step}); {detail}. None of these updates was applied. Lower "
             "Optimizer.learning_rate or Optimizer.clip_norm (with --resume_with_changes), check "
             "these tasks, or set Loop.on_divergence = 'roll_back' to continue from the newest "
             "checkpoint with other data."
@@ -264,5 +264,5 @@ class Journal:
 def _largest_counts(counts: Mapping[str, int], limit: int = 10) -> str:
     """Returns the largest counts, as in "en 12, sw 3, and 7 more"."""
     largest = sorted(counts.items(), key=lambda item: -item[1])
-    rest = [f"and {len(largest) - limit} more"] if len(largest) > limit else []
-    return ", ".join([f"{name} {count}" for name, count in largest[:limit]] + rest)
+    summary = [f"and {len(largest) - limit} more"] if len(largest) > limit else []
+    return ", ".join([f"{name} {count}" for name, count in largest[:limit]] + summary)

@@ -120,8 +120,8 @@ def _slurm_tasks_here(environ: Mapping[str, str], processes: int | None) -> int:
     `processes`, those of the run on this node, are taken for a job that does not say its tasks.
     """
     tasks = _number(environ, "SLURM_STEP_NUM_TASKS") or _number(environ, "SLURM_NTASKS")
-    here = processes if tasks is None else _slurm_node_tasks(environ, tasks)
-    return here or 0
+    node_tasks = processes if tasks is None else _slurm_node_tasks(environ, tasks)
+    return node_tasks or 0
 
 
 def granted_gpus(environ: Mapping[str, str]) -> tuple[int, str] | None:

@@ -176,8 +176,8 @@ def unused(
             return fact, _remedy(view, count, len(indices))
         lists = [views[index].visible or () for index in indices]
         # Whether the launcher lists GPUs for the processes, and none of them for two processes.
-        apart = sum(map(len, lists)) == len(set().union(*lists)) > 0
-        if view.granted is not None and count > view.granted and len(indices) > 1 and not apart:
+        disjoint = sum(map(len, lists)) == len(set().union(*lists)) > 0
+        if view.granted is not None and count > view.granted and len(indices) > 1 and not disjoint:
             fact = f"{node}: {processes} {count} GPUs, of which there are {expected} ({source})"
             return fact, _bind(view, len(indices))
     return None

@@ -66,9 +66,9 @@ class MeshConfig:
                 f"Mesh(data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}): sizes must be "
                 "positive, at most one may be -1 (the rest)."
             )
-        known = math.prod(size for size in sizes if size > 0)
-        if -1 in sizes and device_count % known == 0:
-            sizes[sizes.index(-1)] = device_count // known
+        product = math.prod(size for size in sizes if size > 0)
+        if -1 in sizes and device_count % product == 0:
+            sizes[sizes.index(-1)] = device_count // product
         if math.prod(sizes) != device_count:
             raise ValueError(
                 f"Mesh(data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}) does not fit "

@@ -289,18 +289,18 @@ class Watch:
             if asked is not None and self._clock() - asked > self._timeout:
                 self._end(f"no response from another process for {self._timeout:.0f} seconds")
 
-    def _end(self, what: str) -> None:
-        """Reports what was lost and ends this process, unless the watch is closed."""
+    def _end(self, reason: str) -> None:
+        """Reports the `reason` and ends this process, unless the watch is closed."""
         if self._closing.is_set():
             return
-        self._say(lost_peers(what))
+        self._say(lost_peers(reason))
         leave(EXIT_LOST_PEERS)
 
 
-def lost_peers(what: str) -> str:
-    """Returns the message of a process that cannot continue, because of `what` and the remedy."""
+def lost_peers(event: str) -> str:
+    """Returns the message of a process that cannot continue after `event`, with the remedy."""
     return (
-        f"Process {jax.process_index()} of {jax.process_count()}: {what}. See the logs of the "
+        f"Process {jax.process_index()} of {jax.process_count()}: {event}. See the logs of the "
         "others for the cause. Start all processes again with the same command to resume from the "
         "newest checkpoint."
     )

@@ -105,8 +105,8 @@ def make_train_step(
         updated = params, _next_carried(objective, params, state.carried, per_row), opt_state
         norm = optax.global_norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"][0])
-        before = state.params, state.carried, state.opt_state
-        accepted = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
+        previous = state.params, state.carried, state.opt_state
+        accepted = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, previous)
         metrics["grad_norm"] = (norm, jnp.ones(()))
         metrics["tokens_per_step"] = (_real_tokens(batch), jnp.ones(()))
         metrics["skipped"] = (1.0 - finite, jnp.ones(()))

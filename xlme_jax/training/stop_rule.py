@@ -80,12 +80,12 @@ class StopRule:
         if not math.isfinite(self.least):
             raise ValueError(f"StopRule.least = {self.least} must be finite.")
 
-    def judge(self, history: Sequence[Line], known: Collection[str]) -> str | None:
+    def judge(self, history: Sequence[Line], metrics: Collection[str]) -> str | None:
         """Judges whether the rule is met.
 
         Args:
           history: the lines of the log, in order.
-          known: names of all metrics that are logged.
+          metrics: names of all metrics that are logged.
 
         Returns:
           None while no line reaches `at_tokens`; "" if the rule is met at the first line that
@@ -96,8 +96,8 @@ class StopRule:
         """
         for field in ("metric", "minus"):
             name = getattr(self, field)
-            if name is not None and name not in known:
-                logged = ", ".join(sorted(known))
+            if name is not None and name not in metrics:
+                logged = ", ".join(sorted(metrics))
                 raise ValueError(
                     f"StopRule.{field} = {name!r} is not logged. Logged metrics: {logged}."
                 )
@@ -106,14 +106,14 @@ class StopRule:
             return None
         width = _SHARE * due.tokens
         now = self._mean(history, due.tokens, width)
-        before = self._mean(history, due.tokens / 2, width)
+        mean_before = self._mean(history, due.tokens / 2, width)
         name = self.metric if self.minus is None else f"{self.metric} - {self.minus}"
         status = f"Step {due.step}, {due.tokens:,.0f} tokens: {name} is {now:.4g}"
         # NaN compares as False: without a value at half of the tokens, growth is not required.
-        if now >= self.least and not (self.growing and now <= before):
+        if now >= self.least and not (self.growing and now <= mean_before):
             _log.info("%s; the stop rule is met.", status)
             return ""
-        growth = f" and above the {before:.4g} at half of the tokens" if self.growing else ""
+        growth = f" and above the {mean_before:.4g} at half of the tokens" if self.growing else ""
         return (
             f"{status}; a stop rule requires at least {self.least:g}{growth}. The run does not yet "
             "learn what the rule measures, and continuing unchanged seldom helps. Try a longer "
@@ -174,8 +174,8 @@ class StopRules:
         """
         if not self._waiting or not self._active:
             return
-        before = self._history[-1] if self._history else Line(0, 0.0, {})
-        tokens = before.tokens + float(values.get(_TOKENS, 0.0)) * (step - before.step)
+        last_line = self._history[-1] if self._history else Line(0, 0.0, {})
+        tokens = last_line.tokens + float(values.get(_TOKENS, 0.0)) * (step - last_line.step)
         metrics = {name for rule in self._waiting for name in (rule.metric, rule.minus)}
         recorded = {name: float(value) for name, value in values.items() if name in metrics}
         self._known |= values.keys()

@@ -171,10 +171,10 @@ class StopOnSignal(NeverStop):
         since = f"step {self._step} was saved" if self._begun else "the start"
         return f"no step ended for {self._phase_timeout:.0f} s after {since} (--phase_timeout)"
 
-    def _leave(self, what: str) -> None:
-        """Reports `what` went wrong and ends this process without saving."""
+    def _leave(self, reason: str) -> None:
+        """Reports the `reason` and ends this process without saving."""
         if not self._closing.is_set():
-            say(peers.lost_peers(what))
+            say(peers.lost_peers(reason))
             peers.leave(peers.EXIT_LOST_PEERS)
 
     def _agree(self) -> None:

@@ -27,12 +27,12 @@ class Waits:
         self._seconds, self._steps = {INPUT: 0.0, DEVICE: 0.0}, 0
 
     @contextlib.contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
+    def waiting(self, cause: str) -> Iterator[None]:
         """Returns a context whose time counts as waiting for INPUT or DEVICE (once per step)."""
         begin = self._clock()
         yield
-        self._seconds[what] += self._clock() - begin
-        if what == DEVICE:
+        self._seconds[cause] += self._clock() - begin
+        if cause == DEVICE:
             self._steps += 1
 
     def take(self) -> dict[str, float]:
@@ -43,13 +43,13 @@ class Waits:
         """
         if not self._steps:
             return {}
-        means = {what: seconds / self._steps for what, seconds in self._seconds.items()}
+        means = {cause: seconds / self._steps for cause, seconds in self._seconds.items()}
         self._seconds, self._steps = dict.fromkeys(self._seconds, 0.0), 0
         if jax.process_count() == 1:
             return means
         of_all = multihost_utils.process_allgather(np.array(list(means.values()), np.float32))
         return {
-            f"{what}/{process}": float(seconds)
+            f"{cause}/{process}": float(seconds)
             for process, row in enumerate(of_all)
-            for what, seconds in zip(means, row)
+            for cause, seconds in zip(means, row)
         }

@@ -26,20 +26,20 @@ EXTRAS = {
 }
 
 
-def check_installed(what: str, package: str, otherwise: str = "") -> None:
+def check_installed(feature: str, package: str, otherwise: str = "") -> None:
     """Raises ValueError if a package is not installed; the arguments are those of `missing`."""
     if importlib.util.find_spec(package) is None:
-        raise ValueError(missing(what, package, otherwise))
+        raise ValueError(missing(feature, package, otherwise))
 
 
-def missing(what: str, package: str, otherwise: str = "") -> str:
+def missing(feature: str, package: str, otherwise: str = "") -> str:
     """Returns the message for a package that is not installed.
 
     Args:
-      what: what needs the package, such as a flag with its value.
+      feature: what needs the package, such as a flag with its value.
       package: a key of `EXTRAS`.
       otherwise: what else the user can do; "" for nothing.
     """
     end = f", or {otherwise}" if otherwise else ""
     install = f"pip install 'xlme_jax[{EXTRAS[package]}]'"
-    return f"{what} needs {package}, which is not installed: {install}{end}"
+    return f"{feature} needs {package}, which is not installed: {install}{end}"

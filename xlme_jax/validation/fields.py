@@ -24,24 +24,24 @@ def check_choices(config: Any, where: str) -> None:
 
 def check_one_of(value: Any, name: str, choices: Iterable[Any]) -> None:
     """Raises ValueError, which begins with `name`, if a value is not one of the choices."""
-    known = tuple(choices)
-    if value not in known:
-        raise ValueError(f"{name} = {value!r}: expected one of {', '.join(map(repr, known))}.")
+    allowed = tuple(choices)
+    if value not in allowed:
+        raise ValueError(f"{name} = {value!r}: expected one of {', '.join(map(repr, allowed))}.")
 
 
-def check_at_least(config: Any, where: str, least: float, *names: str) -> None:
-    """Raises ValueError if one of the fields `names` is less than `least`; None is allowed.
+def check_at_least(config: Any, where: str, minimum: float, *names: str) -> None:
+    """Raises ValueError if one of the fields `names` is less than `minimum`; None is allowed.
 
     Args:
       config: a dataclass instance.
       where: prefix of the field's name in the error, such as "Encoder".
-      least: smallest allowed value.
+      minimum: smallest allowed value.
       *names: names of the fields.
     """
     for name in names:
         value = getattr(config, name)
-        if value is not None and not value >= least:
-            bound = f"at least {least}" if least else "0 or more"
+        if value is not None and not value >= minimum:
+            bound = f"at least {minimum}" if minimum else "0 or more"
             raise ValueError(f"{where}.{name} = {value} must be {bound}.")
 
 
@@ -67,9 +67,9 @@ def check_directions(directions: Sequence[str], languages: Sequence[str], where:
       languages: language codes.
       where: name of what has the directions, for the error.
     """
-    known = {f"{source}-{other}" for source in languages for other in languages if source != other}
+    pairs = {f"{source}-{other}" for source in languages for other in languages if source != other}
     for direction in directions:
-        if direction not in known:
+        if direction not in pairs:
             raise ValueError(
                 f"{where}: directions={tuple(directions)!r}: {direction!r} must be SOURCE-TARGET, "
                 f"two of the languages {', '.join(languages) or '(none are given)'}"

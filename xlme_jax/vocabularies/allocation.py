@@ -148,9 +148,9 @@ def allocate(
       VocabularyError: The smallest candidates together have more than `size` pieces.
     """
     chosen = dict.fromkeys(sorted(curves), 0)
-    held = {language: pieces_of(language, 0) for language in chosen}
+    allocated = {language: pieces_of(language, 0) for language in chosen}
     owners: Counter[str] = Counter()  # {piece of the union: number of languages that have it}.
-    for pieces in held.values():
+    for pieces in allocated.values():
         owners.update(pieces.keys())
     if len(owners) > size:
         raise VocabularyError(
@@ -160,7 +160,7 @@ def allocate(
         )
     following: tuple[str, Mapping[str, float]] = ("", {})
     for step in growth_steps(curves, weights):
-        old, new = held[step.language], pieces_of(step.language, step.candidate)
+        old, new = allocated[step.language], pieces_of(step.language, step.candidate)
         grown = len(owners) + sum(piece not in owners for piece in new)
         grown -= sum(owners[piece] == 1 for piece in old if piece not in new)
         if grown > size:
@@ -171,8 +171,8 @@ def allocate(
         for piece in old:
             if not owners[piece]:
                 del owners[piece]
-        held[step.language], chosen[step.language] = new, step.candidate
-    union = _mixture(held, weights)
+        allocated[step.language], chosen[step.language] = new, step.candidate
+    union = _mixture(allocated, weights)
     language, more = following
     added = [piece for piece in more if piece not in union][: size - len(union)]
     union |= {piece: weights[language] * math.exp(more[piece]) for piece in added}
@@ -180,11 +180,11 @@ def allocate(
 
 
 def _mixture(
-    held: Mapping[str, Mapping[str, float]], weights: Mapping[str, float]
+    allocated: Mapping[str, Mapping[str, float]], weights: Mapping[str, float]
 ) -> dict[str, float]:
     """Returns {piece: probability}, the mean over languages, weighted by `weights`."""
     union: dict[str, float] = {}
-    for language, pieces in held.items():
+    for language, pieces in allocated.items():
         for piece, score in pieces.items():
             union[piece] = union.get(piece, 0.0) + weights[language] * math.exp(score)
     return union

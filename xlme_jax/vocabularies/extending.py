@@ -104,9 +104,11 @@ def _new_pieces(
     Single characters precede longer pieces, because words that contain them need them. Pieces that
     text of the old languages uses often are left out.
     """
-    known = old.scored_pieces()
-    shift = math.log(added / len(known))
-    novel = {x: score + shift for x, score in trained.scored_pieces().items() if x not in known}
+    old_pieces = old.scored_pieces()
+    shift = math.log(added / len(old_pieces))
+    novel = {
+        x: score + shift for x, score in trained.scored_pieces().items() if x not in old_pieces
+    }
     order = sorted(novel, key=lambda piece: (len(piece) > 1, -novel[piece], piece))
     if old_lines and novel:
         extended = vocabulary_extension.extend(old, {piece: novel[piece] for piece in order})

@@ -69,8 +69,8 @@ def _with_dropped(model: bytes, pieces: Mapping[str, float], size: int) -> bytes
     proto = model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     trained = {piece.piece for piece in proto.pieces}
     dropped = [piece for piece in pieces if piece not in trained]
-    least = min(piece.score for piece in proto.pieces)
+    lowest_score = min(piece.score for piece in proto.pieces)
     for piece in dropped[: size - 2 - len(proto.pieces)]:
-        proto.pieces.add(piece=piece, score=least)
+        proto.pieces.add(piece=piece, score=lowest_score)
     proto.trainer_spec.vocab_size = len(proto.pieces)
     return proto.SerializeToString(deterministic=True)

@@ -121,10 +121,10 @@ class BatchMeans:
         self, losses: np.ndarray, baseline: np.ndarray | float, initial: np.ndarray
     ) -> np.ndarray:
         """See `LossEstimator.response`."""
-        known = np.nan_to_num(losses)
-        excess = known - baseline
+        finite = np.nan_to_num(losses)
+        excess = finite - baseline
         if excess.max() < 0:
-            excess = known
+            excess = finite
         return clamped_response(excess, initial, self._settings.rho, self._settings.floor)
 
     def end_phase(self) -> None:

@@ -108,14 +108,14 @@ def shuffled(indices: np.ndarray, sizes: np.ndarray, seeds: np.ndarray) -> np.nd
     mask, half = (np.uint64(1) << bits) - np.uint64(1), (bits + np.uint64(1)) >> np.uint64(1)
     seeds = np.asarray(seeds, np.uint64)
     keys = [_scrambled(seeds + key) for key in _KEYS]
-    result, rest = np.empty(len(values), np.int64), np.arange(len(values))
-    while len(rest):
+    result, todo = np.empty(len(values), np.int64), np.arange(len(values))
+    while len(todo):
         for n in range(0, 2 * _ROUNDS, 2):
-            values = (values + keys[n][rest]) * (keys[n + 1][rest] | np.uint64(1)) & mask[rest]
-            values ^= values >> half[rest]
-        done = values < sizes[rest]
-        result[rest[done]] = values[done]
-        rest, values = rest[~done], values[~done]
+            values = (values + keys[n][todo]) * (keys[n + 1][todo] | np.uint64(1)) & mask[todo]
+            values ^= values >> half[todo]
+        done = values < sizes[todo]
+        result[todo[done]] = values[done]
+        todo, values = todo[~done], values[~done]
     return result
 
 
@@ -151,10 +151,10 @@ def block_counts(weights: np.ndarray, block: int) -> np.ndarray:
     # Each task gets one draw; the rest is divided by largest remainder. So
     # shares of at least one draw are not reduced.
     beyond = np.maximum(weights * block - 1, 0)
-    rest = block - len(weights)
-    shares = beyond / beyond.sum() * rest if beyond.sum() > 0 else np.zeros(len(weights))
+    unassigned = block - len(weights)
+    shares = beyond / beyond.sum() * unassigned if beyond.sum() > 0 else np.zeros(len(weights))
     counts = np.floor(shares).astype(np.int64)
-    missing = rest - int(counts.sum())
+    missing = unassigned - int(counts.sum())
     counts[np.argsort(counts - shares, kind="stable")[:missing]] += 1
     return counts + 1
 
@@ -213,16 +213,16 @@ class MixtureSchedule:
         tasks = np.empty(draws.shape, np.int32)
         ranks = np.empty(draws.shape, np.int64)
         for number in np.unique(blocks):
-            here = blocks == number
+            in_block = blocks == number
             block_tasks, block_ranks = self._block(int(number))
-            tasks[here] = block_tasks[offsets[here]]
-            ranks[here] = number * self.counts[tasks[here]] + block_ranks[offsets[here]]
+            tasks[in_block] = block_tasks[offsets[in_block]]
+            ranks[in_block] = number * self.counts[tasks[in_block]] + block_ranks[offsets[in_block]]
         return tasks, ranks
 
     def drawn(self, draws: int) -> np.ndarray:
         """Returns how often each task is among the first `draws` draws, int64[tasks]."""
-        blocks, rest = divmod(draws, self.block)
-        last = np.bincount(self._block(blocks)[0][:rest], minlength=len(self.counts))
+        blocks, offset = divmod(draws, self.block)
+        last = np.bincount(self._block(blocks)[0][:offset], minlength=len(self.counts))
         return blocks * self.counts + last
 
     def _block(self, number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ SHORTEST_LABELLED = 32
 
 
 def pack(
-    lengths: Sequence[int] | np.ndarray, capacity: int, most: int | None = None
+    lengths: Sequence[int] | np.ndarray, capacity: int, max_texts: int | None = None
 ) -> list[list[int]]:
     """Packs items into rows by best fit decreasing, without splitting items.
 
@@ -29,7 +29,7 @@ def pack(
     Args:
       lengths: int[N], tokens of each item, from 1 to `capacity`.
       capacity: tokens per row.
-      most: maximum items per row; None for no limit.
+      max_texts: maximum items per row; None for no limit.
 
     Returns:
       Item numbers of each row.
@@ -58,7 +58,7 @@ def pack(
             space, row = capacity, len(rows)
             rows.append([item])
         free = space - length
-        if free and len(rows[row]) != most:
+        if free and len(rows[row]) != max_texts:
             open_rows[free].append(row)
             occupied |= 1 << free
     return rows

@@ -197,12 +197,12 @@ def _vertex(
     """
     from scipy import optimize, sparse
 
-    least = np.minimum(units[rows], units[columns])
+    limits = np.minimum(units[rows], units[columns])
     numbers = np.arange(len(rows))
-    values = np.concatenate([least / units[rows], least / units[columns]])
+    values = np.concatenate([limits / units[rows], limits / units[columns]])
     indices = np.concatenate([rows, columns + len(units)]), np.concatenate([numbers, numbers])
     solved = optimize.linprog(
-        -gains * least / (gains * least).max(),
+        -gains * limits / (gains * limits).max(),
         A_eq=sparse.csr_array((values, indices)),
         b_eq=np.tile(shares / units, 2),
         method="highs-ds",  # The dual simplex method returns a vertex.
@@ -213,7 +213,7 @@ def _vertex(
     # A vertex has no more entries; if shares differ by many orders, the solver leaves residues.
     traces = np.argsort(-solved.x, kind="stable")[2 * len(shares) - 1 :]
     solved.x[traces] = 0
-    return np.maximum(solved.x, 0) * least
+    return np.maximum(solved.x, 0) * limits
 
 
 def task_weights(tasks: Sequence[TaskInfo], stream: PairStream) -> np.ndarray:
@@ -312,20 +312,20 @@ def _remedy(counts: np.ndarray, alpha: float, every_pair: bool = True) -> str:
     )
 
 
-def unmet(support: np.ndarray, shares: np.ndarray, least: float = 0.0) -> np.ndarray | None:
+def unmet(support: np.ndarray, shares: np.ndarray, min_share: float = 0.0) -> np.ndarray | None:
     """Returns a group of languages whose share is larger than that of all its partners.
 
     Args:
       support: symmetric bool[L, L], the existing pairs.
       shares: float64[L], with sum 1.
-      least: minimum share of each pair, relative to the share of its rarer language; divided by L,
-        so that the minima always fit.
+      min_share: minimum share of each pair, relative to the share of its rarer language; divided
+        by L, so that the minima always fit.
 
     Returns:
       bool[L], a group without partners among themselves; None if the shares are feasible.
     """
     units = shares * _UNITS
-    minima = np.where(support, np.minimum(units[:, None], units), 0) * (least / len(shares))
+    minima = np.where(support, np.minimum(units[:, None], units), 0) * (min_share / len(shares))
     remainders = np.rint(units).astype(np.int64) - np.rint(minima).astype(np.int64).sum(axis=1)
     flow = np.zeros(support.shape, np.int64)
     supply, demand = remainders.copy(), remainders.copy()

@@ -120,16 +120,16 @@ def _with_shares(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream)
             for task in tasks
         ]
     )
-    rest = 1 - sum(shares)
+    remainder = 1 - sum(shares)
     weights = weights.copy()
-    for number, share in [*enumerate(shares), (-1, rest)]:
+    for number, share in [*enumerate(shares), (-1, remainder)]:
         in_group = group == number
         if in_group.any() != (share > 1e-9):
-            what = f"tasks of {patterns[number]!r}" if number >= 0 else "other tasks"
+            group_name = f"tasks of {patterns[number]!r}" if number >= 0 else "other tasks"
             problem = "no share is left for them" if in_group.any() else "the stream samples none"
             raise PreparedDataError(
-                f"stream {stream.name!r}: shares={stream.shares!r} and {what}: {problem}; correct "
-                "the patterns or shares, or select tasks in `tasks`"
+                f"stream {stream.name!r}: shares={stream.shares!r} and {group_name}: {problem}; "
+                "correct the patterns or shares, or select tasks in `tasks`"
             )
         weights[in_group] *= share / max(weights[in_group].sum(), 1e-300)
     return weights / weights.sum()
@@ -363,10 +363,10 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
     def _check_same_kind(self, name: str, saved: Any) -> None:
         """Raises ValueError if only one of this stream and its saved position is robust."""
         if isinstance(saved, dict) and ("robust" in saved) != (name in self._robust):
-            here, there = ("without", "with") if "robust" in saved else ("with", "without")
+            had, has = ("with", "without") if "robust" in saved else ("without", "with")
             raise ValueError(
-                f"the data position of stream {name!r} was saved {there} {name}/PairStream.robust, "
-                f"the configuration is {here} it: resume with the setting that the run began with"
+                f"the data position of stream {name!r} was saved {had} {name}/PairStream.robust, "
+                f"the configuration is {has} it: resume with the setting that the run began with"
             )
 
     def close(self) -> None:
@@ -386,12 +386,12 @@ def _check_entries(saved: Any, names: Iterable[str], where: str) -> None:
         )
 
 
-def _check_position(saved: Any, known: Any, limits: Mapping[str, int], where: str) -> None:
-    """Raises ValueError unless `saved` has the entries of the Grain state `known`, in range."""
-    _check_entries(saved, known, where)
+def _check_position(saved: Any, expected: Any, limits: Mapping[str, int], where: str) -> None:
+    """Raises ValueError unless `saved` has the entries of the Grain state `expected`, in range."""
+    _check_entries(saved, expected, where)
     for name, value in saved.items():
-        if isinstance(known[name], dict):
-            _check_position(value, known[name], limits, f"{where}, {name}")
+        if isinstance(expected[name], dict):
+            _check_position(value, expected[name], limits, f"{where}, {name}")
         elif type(value) is not int or not 0 <= value < limits[name]:
             raise ValueError(
                 f"{where}: {name} must be a number from 0 to {limits[name] - 1}, not "

@@ -364,22 +364,22 @@ def stream_tasks(
         fit in the rows.
     """
     where = f"stream {stream.name!r}"
-    known = [task for task in dataset.tasks if (task.kind, task.split) == (stream.kind, split)]
-    if not known:
+    matching = [task for task in dataset.tasks if (task.kind, task.split) == (stream.kind, split)]
+    if not matching:
         have = sorted({f"{task.kind}/{task.split}" for task in dataset.tasks})
         raise PreparedDataError(
             f"{where}: {dataset.directory} has no {stream.kind} task in split {split!r} (it has "
             f"{', '.join(have) or 'no tasks'}); prepare some, or remove the stream"
         )
     for pattern in stream.tasks:
-        if not any(fnmatch.fnmatchcase(task.name, pattern) for task in known):
-            names = sorted(task.name for task in known)
+        if not any(fnmatch.fnmatchcase(task.name, pattern) for task in matching):
+            names = sorted(task.name for task in matching)
             listing = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
             raise PreparedDataError(
                 f"{where}: tasks={pattern!r} matches none of the {len(names)} {stream.kind} tasks "
                 f"of {dataset.directory} ({listing}); correct the pattern or prepare the task"
             )
-    chosen = [task for task in known if stream.matches(task)]
+    chosen = [task for task in matching if stream.matches(task)]
     if isinstance(stream, PairStream):
         chosen = _drawn_pairs(stream, chosen)
     _check_examples(stream, chosen)

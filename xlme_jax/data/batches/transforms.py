@@ -291,7 +291,7 @@ class PlanRows(grain.experimental.FlatMapTransform):
             count = len(self._reader.tasks)
             drawn = np.bincount(tasks.ravel(), minlength=count)
             lost = np.bincount(tasks[~fits].ravel(), minlength=count)
-            most = [task for task in np.argsort(-lost, kind="stable")[:5].tolist() if lost[task]]
+            worst = [task for task in np.argsort(-lost, kind="stable")[:5].tolist() if lost[task]]
             _log.warning(
                 "stream %r: skipping %d of %d %s that are longer than length=%d, most of them "
                 "of %s (logged once)",
@@ -302,7 +302,7 @@ class PlanRows(grain.experimental.FlatMapTransform):
                 self._stream.length,
                 ", ".join(
                     f"{self._reader.tasks[task].name} ({lost[task]} of {drawn[task]} pairs)"
-                    for task in most
+                    for task in worst
                 ),
             )
         self._warned = True

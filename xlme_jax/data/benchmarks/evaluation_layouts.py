@@ -275,15 +275,15 @@ def is_table(files: SetFiles) -> bool:
 
 def of_task(task: str) -> list[EvaluationSet]:
     """Returns the sets that are one task of `evaluate`."""
-    return [known for known in SETS if known.task == task]
+    return [entry for entry in SETS if entry.task == task]
 
 
 def tasks() -> dict[str, str]:
     """Returns {task of `evaluate`: name in running text} of the sets of translations."""
     titles: dict[str, list[str]] = {}
-    for known in SETS:
-        if known.task:
-            titles.setdefault(known.task, []).append(known.title)
+    for entry in SETS:
+        if entry.task:
+            titles.setdefault(entry.task, []).append(entry.title)
     # FLORES-200 and FLORES+ are FLORES.
     return {
         task: of_sets[0] if len(of_sets) == 1 else re.split(r"\W", of_sets[0])[0]
@@ -294,5 +294,5 @@ def tasks() -> dict[str, str]:
 def folders() -> dict[str, tuple[str, ...]]:
     """Returns {task of `evaluate`: names of its folders beside its own}."""
     return {
-        task: tuple(name for known in of_task(task) for name in known.folders) for task in tasks()
+        task: tuple(name for entry in of_task(task) for name in entry.folders) for task in tasks()
     }

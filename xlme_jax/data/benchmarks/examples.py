@@ -86,8 +86,8 @@ class QuestionExample:
 
         The span is None if no answer has a known start.
         """
-        known = ((a.start, a.start + len(a.text)) for a in self.answers if a.start is not None)
-        return next(known, None)
+        spans = ((a.start, a.start + len(a.text)) for a in self.answers if a.start is not None)
+        return next(spans, None)
 
 
 Example = TextExample | TaggedExample | QuestionExample

@@ -95,21 +95,22 @@ def _array(values: Sequence[int]) -> np.ndarray:
     return np.asarray(values, np.int32)
 
 
-def _room(benchmark: Labelling, max_length: int, special: int, least: int) -> int:
+def _room(benchmark: Labelling, max_length: int, special: int, min_room: int) -> int:
     """Returns the number of text tokens that fit into a row.
 
     Args:
       benchmark: the benchmark, for errors.
       max_length: maximum tokens per row.
       special: number of special tokens in a row.
-      least: smallest number of text tokens that is allowed.
+      min_room: smallest number of text tokens that is allowed.
 
     Raises:
-      ValueError: fewer than `least` text tokens fit.
+      ValueError: fewer than `min_room` text tokens fit.
     """
-    if max_length - special < least:
+    shortest = special + min_room
+    if max_length < shortest:
         raise ValueError(
-            f"{benchmark.name}: max_length is {max_length}; it must be at least {special + least}"
+            f"{benchmark.name}: max_length is {max_length}; it must be at least {shortest}"
         )
     return max_length - special
 
@@ -234,11 +235,11 @@ def _questions(
 ) -> Iterator[Features]:
     """Yields the rows of questions: one for each window of the context, `stride` tokens shared."""
     room = _room(benchmark, max_length, 3, 4)
-    most = min(MAX_QUESTION_TOKENS, room // 2)
-    if not 0 <= stride < room - most:
+    longest = min(MAX_QUESTION_TOKENS, room // 2)
+    if not 0 <= stride < room - longest:
         raise ValueError(
-            f"{benchmark.name}: windows of {room - most} tokens (max_length {max_length} less a "
-            f"question of {most}) cannot share {stride}; give `stride` in [0, {room - most})"
+            f"{benchmark.name}: windows of {room - longest} tokens (max_length {max_length} less a "
+            f"question of {longest}) cannot share {stride}; give `stride` in [0, {room - longest})"
         )
     context = ContextEncoder(vocabulary)
     last: str | None = None
@@ -247,8 +248,8 @@ def _questions(
     for index, example in enumerate(examples):
         assert isinstance(example, QuestionExample), example
         question = vocabulary.encode(example.question)
-        report.repair("questions cut", int(len(question) > most))
-        head = [vocabulary.bos_id, *question[:most], vocabulary.eos_id]
+        report.repair("questions cut", int(len(question) > longest))
+        head = [vocabulary.bos_id, *question[:longest], vocabulary.eos_id]
         if example.context != last:  # Questions about one context are adjacent.
             last, (ids, offsets) = example.context, context.encode(example.context)
         size = max_length - len(head) - 1

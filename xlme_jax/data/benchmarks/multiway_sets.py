@@ -132,10 +132,12 @@ def _files(name: str, folder: Path, split: str) -> list[_File]:
     files = [file for file in named if file.split == split]
     if not files:
         splits = sorted({file.split for file in named})
-        there = f"it has the split {', '.join(splits)}" if splits else f"it has {len(paths)} files"
-        examples = (known.example for known in evaluation_layouts.of_task(name))
+        contents = (
+            f"it has the split {', '.join(splits)}" if splits else f"it has {len(paths)} files"
+        )
+        examples = (entry.example for entry in evaluation_layouts.of_task(name))
         raise DataError(
-            f"{folder}: no files of {name}, {split} ({there}); expected names such as "
+            f"{folder}: no files of {name}, {split} ({contents}); expected names such as "
             f"{', '.join(examples)}"
         )
     first_of: dict[str, Path] = {}
@@ -159,7 +161,7 @@ def _named(name: str, path: Path) -> _File | None:
     """
     whole = strip_compression(path.absolute().as_posix())
     files: list[_File] = []
-    for form in (form for known in evaluation_layouts.of_task(name) for form in known.files):
+    for form in (form for entry in evaluation_layouts.of_task(name) for form in entry.files):
         for end in form.paths:
             match = path_pattern(end).fullmatch(whole)
             fields = {} if match is None else match.groupdict()

@@ -100,9 +100,9 @@ def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> Paral
                 f"{folder}: {language}-en.en of XTREME's download is sorted, so its lines are not "
                 f"parallel to {language}-en.{language}; use LASER's files (data/tatoeba/v1)"
             )
-        there = ", ".join(tatoeba_languages(folder)) or "none"
+        available = ", ".join(tatoeba_languages(folder)) or "none"
         raise DataError(
-            f"{folder}: no {source.name} and {target.name} for {language!r}; available: {there}"
+            f"{folder}: no {source.name} and {target.name} for {language!r}; available: {available}"
         )
     sources, targets = _parallel_lines(source, target, report)
     report.read += len(sources)
@@ -216,9 +216,9 @@ def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport)
     files = [folder / f"{stem}.{side}" for side in (language, "en")]
     for path in files:
         if not path.is_file():
-            there = ", ".join(bucc_languages(folder, split)) or "none"
+            available = ", ".join(bucc_languages(folder, split)) or "none"
             raise DataError(
-                f"{folder}: no {path.name} for {language!r}, {split}; available: {there}"
+                f"{folder}: no {path.name} for {language!r}, {split}; available: {available}"
             )
     (source_ids, sources), (target_ids, targets) = (
         _ids_and_sentences(path, report) for path in files

@@ -256,7 +256,7 @@ def _draw(
     check_choice("split", split, SPLITS)
     stock = _stock(config, languages)
     heldout = split == "validation"
-    kinds, every = config.kinds, config.heldout_every
+    kinds, heldout_every = config.kinds, config.heldout_every
     for index in itertools.count(start):
         numbers = _Numbers(f"{config.seed}/{split}/{stream}/{index}")
         kind = kinds[numbers.below(len(kinds))]
@@ -264,7 +264,7 @@ def _draw(
         for _ in range(_MOST_TRIES):
             message, key = draw(kind, numbers, stock[kind], config.list_size)
             # A sum of hashes is uniform in its lower 64 bits but not in the carry above.
-            if ((key >> 16 & 0xFFFFFFFF) % every == 0) == heldout:
+            if ((key >> 16 & 0xFFFFFFFF) % heldout_every == 0) == heldout:
                 break
         else:
             raise ValueError(
@@ -304,10 +304,10 @@ def _draw_list(
 def _draw_amount(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
-    thing = stock[numbers.below(len(stock))]
+    concept = stock[numbers.below(len(stock))]
     # Up to 10,000; small numbers are more likely.
     number = 1 + numbers.below(10 ** (1 + numbers.below(4)))
-    concepts = (f"number:{number}", thing)
+    concepts = (f"number:{number}", concept)
     return Message(kind, concepts, number), sum(map(_hash, concepts))
 
 
@@ -381,24 +381,24 @@ def _stock(config: CldrConfig, languages: tuple[str, ...]) -> Mapping[str, tuple
     stock: dict[str, tuple[str, ...]] = {}
     for kind in dict.fromkeys(config.kinds):
         if kind in LIST_FAMILIES:
-            needed = config.list_size[1]
+            min_names = config.list_size[1]
             concepts = [
                 _common_names(languages, family, config.distinct_names)[: config.inventory]
                 for family in LIST_FAMILIES[kind]
             ]
             stock[kind] = tuple(itertools.chain.from_iterable(concepts))
         elif kind == "duration":
-            needed = len(DURATIONS)
+            min_names = len(DURATIONS)
             stock[kind] = _common_patterns(languages, kind)
         elif kind in ("unit", "currency"):
-            needed = 1
+            min_names = 1
             stock[kind] = _common_patterns(languages, kind)[: config.inventory]
         else:
-            stock[kind], needed = (), 0
-        if len(stock[kind]) < needed:
+            stock[kind], min_names = (), 0
+        if len(stock[kind]) < min_names:
             raise NamesMissing(
                 f"cldr: {', '.join(languages)} have {len(stock[kind])} names in common for "
-                f"{kind!r}, which needs {needed}; choose fewer languages, remove the kind from "
+                f"{kind!r}, which needs {min_names}; choose fewer languages, remove the kind from "
                 "`kinds`, raise `inventory`, set `distinct_names` to False, or set `multiway` to "
                 "False to use all names of each pair"
             )

@@ -193,10 +193,10 @@ class Speaker:
         text = before + digits + after
         # The unit or currency is the longer of the texts before and after the number.
         if len(after) >= len(before):
-            thing = (end + len(after) - len(after.lstrip()), len(text))
+            unit_span = (end + len(after) - len(after.lstrip()), len(text))
         else:
-            thing = (0, len(before.rstrip()))
-        return text, ((start, end), thing)
+            unit_span = (0, len(before.rstrip()))
+        return text, ((start, end), unit_span)
 
     def _moment(
         self, value: datetime.date | datetime.time, style: str, concepts: int
@@ -302,7 +302,7 @@ def _patterns(
         ):
             by_concept[code if kind == "duration" else f"{kind}:{code}"] = patterns
     texts = {c: {"".join(p).casefold() for p in by_concept[c].values()} for c in by_concept}
-    uses = Counter(text for some in texts.values() for text in some)
+    uses = Counter(text for of_concept in texts.values() for text in of_concept)
     return {c: by_concept[c] for c in by_concept if all(uses[text] == 1 for text in texts[c])}
 
 

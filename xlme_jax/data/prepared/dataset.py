@@ -139,8 +139,8 @@ class PreparedDataset:
         except ValueError as error:
             raise damaged([f"{path} {error}"], recorded_command(directory)) from error
         except (KeyError, TypeError) as error:
-            what = f"{path} does not describe a data set ({error!r})"
-            raise damaged([what], recorded_command(directory)) from error
+            problem = f"{path} does not describe a data set ({error!r})"
+            raise damaged([problem], recorded_command(directory)) from error
         files = [vocabulary, *stored_files(file for task in tasks for file in task.files)]
         if problems := size_problems(directory, files):
             raise damaged(problems, command)
@@ -155,10 +155,10 @@ class PreparedDataset:
         """Returns the row of a task; raises PreparedDataError if it is missing."""
         if row := self._by_name.get((name, split)):
             return row
-        known = sorted({task.name for task in self.tasks if task.split == split})
-        close = difflib.get_close_matches(name, known, n=5) or known[:10]
+        names = sorted({task.name for task in self.tasks if task.split == split})
+        close = difflib.get_close_matches(name, names, n=5) or names[:10]
         raise PreparedDataError(
-            f"{self.directory} has no task {name!r} in split {split!r}; there are {len(known)}, "
+            f"{self.directory} has no task {name!r} in split {split!r}; there are {len(names)}, "
             f"for example {close}"
         )
 

@@ -167,9 +167,9 @@ def _file_limit(shards: int) -> int:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Leaves room for the files of lengths, which `OpenFiles` keeps open too.
-    needed = 2 * shards + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    files = 2 * shards + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < files:
+        raised = files if hard == resource.RLIM_INFINITY else min(files, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         soft = raised
     return shards if soft == resource.RLIM_INFINITY else max((soft - _OTHER_FILES) * 3 // 4, 16)
@@ -230,12 +230,12 @@ class TaskReader:
             the task records.
         """
         starts, loaded = self._keep_lengths()
-        known = starts[tasks] >= 0
+        is_loaded = starts[tasks] >= 0
         lengths = np.empty(len(tasks), np.int64)
-        lengths[known] = loaded[starts[tasks[known]] + examples[known]]
-        for task in np.unique(tasks[~known]):
-            here = np.flatnonzero(tasks == task)
-            lengths[here] = self._read_lengths(self.tasks[task], examples[here])
+        lengths[is_loaded] = loaded[starts[tasks[is_loaded]] + examples[is_loaded]]
+        for task in np.unique(tasks[~is_loaded]):
+            of_task = np.flatnonzero(tasks == task)
+            lengths[of_task] = self._read_lengths(self.tasks[task], examples[of_task])
         wrong = np.flatnonzero((lengths < self._shortest[tasks]) | (lengths > self._longest[tasks]))
         if len(wrong):
             task = self.tasks[tasks[wrong[0]]]
@@ -466,8 +466,8 @@ class TaskReader:
         ids = np.frombuffer(b"".join(records), self._dtype)
         if len(ids) and ids.max() >= self._files.vocabulary_size:
             index = np.searchsorted(np.cumsum(sizes), ids.argmax(), side="right")
-            what = f"token id {ids.max()} in a vocabulary of {self._files.vocabulary_size}"
-            raise self._damaged(shards[index], f"it has {what}")
+            problem = f"token id {ids.max()} in a vocabulary of {self._files.vocabulary_size}"
+            raise self._damaged(shards[index], f"it has {problem}")
         return ids
 
     def _damaged(self, shard: int, problem: str) -> PreparedDataError:
@@ -503,13 +503,13 @@ class TaskReader:
         counts = last - first + 1
         window = np.repeat(np.arange(len(tasks)), counts)
         pages = np.arange(counts.sum()) - np.repeat(_starts(np.cumsum(counts)) - first, counts)
-        needed, page_of_piece = np.unique(pages, return_inverse=True)
-        shards = np.searchsorted(self._record_ends, needed, side="right")
-        page_sizes = self._page_sizes(needed, shards)
-        text = self._read_ids(needed, shards, page_sizes)
+        read_pages, page_of_piece = np.unique(pages, return_inverse=True)
+        shards = np.searchsorted(self._record_ends, read_pages, side="right")
+        page_sizes = self._page_sizes(read_pages, shards)
+        text = self._read_ids(read_pages, shards, page_sizes)
         page_begins = (
             _starts(self._token_ends)[shards]
-            + (needed - _starts(self._record_ends)[shards]) * PAGE_TOKENS
+            + (read_pages - _starts(self._record_ends)[shards]) * PAGE_TOKENS
         )[page_of_piece]
         begin = np.maximum(begins[window], page_begins)
         end = np.minimum((begins + sizes)[window], page_begins + page_sizes[page_of_piece])

@@ -168,9 +168,9 @@ class TaskWriter:
         Raises:
           ValueError: See `add_many`.
         """
-        before = self.examples
+        examples_before = self.examples
         self.add_many(np.asarray(ids, np.int64), np.array([len(ids)]), labels)
-        return self.examples > before
+        return self.examples > examples_before
 
     def add_many(
         self, ids: np.ndarray, sizes: np.ndarray, labels: Sequence[int] | np.ndarray = ()
@@ -333,8 +333,8 @@ class MonolingualWriter(TaskWriter):
             text = np.concatenate(self._pending)
             full = len(text) // PAGE_TOKENS
             self._write(text[: full * PAGE_TOKENS], np.full(full, PAGE_TOKENS))
-            rest = text[full * PAGE_TOKENS :].copy()  # A view would keep the whole text alive.
-            self._pending, self._pending_tokens = [rest], len(rest)
+            tail = text[full * PAGE_TOKENS :].copy()  # A view would keep the whole text alive.
+            self._pending, self._pending_tokens = [tail], len(tail)
 
     def close(self) -> TaskInfo:
         """Writes the last page, finishes the task (or part) and returns its row."""

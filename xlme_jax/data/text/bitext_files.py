@@ -84,11 +84,11 @@ def discover_bitext(
     selection = Selection.of(languages, pairs, pivot)
     sources: list[BitextSource] = []
     for path in map(reading.check_folder, folders):
-        known = {source.pair for source in sources} if first_only else set()
+        earlier_pairs = {source.pair for source in sources} if first_only else set()
         chosen = [
             source
             for source in _sources_in(path)
-            if selection.has(source) and source.pair not in known
+            if selection.has(source) and source.pair not in earlier_pairs
         ]
         reading.warn_of_held_out(path, {file for source in chosen for file in source.paths})
         sources += chosen
@@ -420,8 +420,8 @@ def _multiway_sources(directory: Path, unit_ids: Path | None) -> list[BitextSour
     stems = [strip_compression(path.name).removesuffix(".txt") for path in files]
     if unit_ids is None and any(reading.strip_shard(stem) != stem for stem in stems):
         return []
-    known = {unit_ids, *files}
-    candidates = [path for path in reading.data_files(directory) if path not in known]
+    read_files = {unit_ids, *files}
+    candidates = [path for path in reading.data_files(directory) if path not in read_files]
     if unit_ids is not None and (pairs := _pair_sources(directory, candidates)):
         raise DataError(
             f"{pairs[0].paths[0]}: pair file next to {unit_ids.name}; only `<language>.txt` files "

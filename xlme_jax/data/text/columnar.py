@@ -27,7 +27,7 @@ from xlme_jax.data.text.decompression import (
     check_is_data,
     file_size,
     open_file,
-    shown,
+    printable,
 )
 from xlme_jax.storage.paths import is_remote
 from xlme_jax.validation import extras
@@ -74,7 +74,7 @@ def parquet_rows(
     with open_file(path) as file, _readable(path, "Parquet") as progress:
         table = _parquet(file)
         for column in (*columns, *compared):
-            _place(path, table.schema_arrow, column)
+            _find_column(path, table.schema_arrow, column)
         groups = _groups(path, file, table, where)
         names = list(dict.fromkeys([*columns, *compared]))
         batches = _parquet_batches(path, table, file_size(file), names, groups)
@@ -98,13 +98,13 @@ def parquet_rows(
 def _unread_rows(table: Any, groups: Sequence[int]) -> Counter[int]:
     """Returns {number of rows that are read before: rows of groups that are not read there}."""
     unread: Counter[int] = Counter()
-    before = 0
+    rows_before = 0
     for group in range(table.metadata.num_row_groups):
         rows = table.metadata.row_group(group).num_rows
         if group in groups:
-            before += rows
+            rows_before += rows
         else:
-            unread[before] += rows
+            unread[rows_before] += rows
     return unread
 
 
@@ -143,7 +143,7 @@ def _term(path: Path, schema: pa.Schema, condition: row_conditions.Condition) ->
     from pyarrow import compute
 
     types = pa.types
-    position, child = _place(path, schema, condition.column)
+    position, child = _find_column(path, schema, condition.column)
     field = schema.field(position)
     kind = field.type if child is None else field.type.field(child).type
     is_numeric = types.is_integer(kind) or types.is_floating(kind)
@@ -184,7 +184,7 @@ def arrow_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """
     with open_file(path) as file, _readable(path, "Arrow") as progress:
         schema = _arrow(file).schema
-        places = {_place(path, schema, column)[0] for column in columns}
+        places = {_find_column(path, schema, column)[0] for column in columns}
         for batch in _batches(path, file, sorted(places)):
             yield from _rows(path, batch, columns)
             progress.append(batch.num_rows)
@@ -376,13 +376,13 @@ def _slices(path: Path, batch: pa.RecordBatch, allowance: Allowance) -> Iterator
     Raises:
         DataError: The values expand to more bytes than `allowance` admits.
     """
-    longest = 1
+    max_bytes = 1
     allowance.use(batch.nbytes, str(path))
     for lengths in map(_shared_lengths, batch.columns):
         if len(lengths):
-            longest = max(longest, int(lengths.max()))
+            max_bytes = max(max_bytes, int(lengths.max()))
             allowance.use(int(lengths.sum(dtype=np.int64)), str(path))
-    rows = max(_BATCH_BYTES // longest, 1)
+    rows = max(_BATCH_BYTES // max_bytes, 1)
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
@@ -420,7 +420,7 @@ def _column(path: Path, batch: pa.RecordBatch, column: str) -> pa.Array:
     """Returns a column of a batch, or the field of a struct that `column.field` names."""
     from pyarrow import compute
 
-    number, child = _place(path, batch.schema, column)
+    number, child = _find_column(path, batch.schema, column)
     array = batch.column(number)
     array.validate()
     # `struct_field` gives null where the struct is null; `array.field` would not.
@@ -463,7 +463,7 @@ def _names(schema: pa.Schema) -> list[str]:
     return names
 
 
-def _place(path: Path, schema: pa.Schema, column: str) -> tuple[int, str | None]:
+def _find_column(path: Path, schema: pa.Schema, column: str) -> tuple[int, str | None]:
     """Returns where a column is in a schema.
 
     Returns:
@@ -485,17 +485,19 @@ def _place(path: Path, schema: pa.Schema, column: str) -> tuple[int, str | None]
         if pa.types.is_struct(kind) and [field.name for field in kind].count(child) == 1:
             return places[0], child
     if len(whole) > 1:
-        raise DataError(f"{path}: {len(whole)} columns are called {shown(column)!r}; rename one")
+        raise DataError(
+            f"{path}: {len(whole)} columns are called {printable(column)!r}; rename one"
+        )
     raise_missing(path, column, _names(schema))
 
 
 def raise_missing(path: Path, column: str, names: Sequence[str]) -> NoReturn:
     """Raises DataError for a column that a file lacks; names the columns that the file has."""
-    known = ", ".join(map(shown, names[:20])) or "none"
+    listed = ", ".join(map(printable, names[:20])) or "none"
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     raise DataError(
-        f"{path}: no column {shown(column)!r}; its columns are {known}{more}. Name one of them "
-        "with --text_column, --language_column, --pair_columns or --where"
+        f"{path}: no column {printable(column)!r}; its columns are {listed}{more}. Name one of "
+        "them with --text_column, --language_column, --pair_columns or --where"
     )
 
 

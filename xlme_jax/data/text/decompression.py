@@ -36,7 +36,7 @@ class DataError(ValueError):
     """Error for unreadable raw data; the message names the file, the position and the remedy."""
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """Returns a name from inside a file for error messages: printable, 100 characters at most."""
     name = "".join(c if c.isprintable() else "\ufffd" for c in name[:100])
     return name if len(name) < 100 else f"{name}..."
@@ -294,5 +294,5 @@ def file_size(file: BinaryIO) -> int:
 def strip_compression(name: str) -> str:
     """Returns a file's name without the suffix of a compression format: `en.txt.xz` -> `en.txt`."""
     stem, dot, suffix = name.rpartition(".")
-    known = any("." + suffix.lower() in c.suffixes for c in _COMPRESSIONS)
-    return stem if dot and stem and known else name
+    is_compression = any("." + suffix.lower() in c.suffixes for c in _COMPRESSIONS)
+    return stem if dot and stem and is_compression else name

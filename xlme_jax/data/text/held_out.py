@@ -179,8 +179,8 @@ class HeldOutText:
           corpus: Name of a file of documents, or the `corpus_name` of a source.
         """
         if self.rule.kind == "every":
-            every = self.rule.number
-            return lambda number: number % every == every - 1
+            period = self.rule.number
+            return lambda number: number % period == period - 1
         if self.rule.kind == "folder":
             return lambda number: False
         return _numbers(self, self._version(), corpus).__contains__
@@ -280,11 +280,11 @@ class _Contents:
     numbers: dict[str, np.ndarray]
 
 
-def write(held: HeldOutText, fingerprint: str) -> bool:
+def write(held_out: HeldOutText, fingerprint: str) -> bool:
     """Writes the file of units and digests, unless it is up to date.
 
     Args:
-      held: Held-out data with a file and corpora.
+      held_out: Held-out data with a file and corpora.
       fingerprint: Fingerprint of the corpora.
 
     Returns:
@@ -293,41 +293,41 @@ def write(held: HeldOutText, fingerprint: str) -> bool:
     Raises:
       DataError: A file is missing or damaged, or an id is unknown.
     """
-    fingerprint = f"{held.spec} {fingerprint}"
+    fingerprint = f"{held_out.spec} {fingerprint}"
     try:
-        with _load(held.file) as written:
+        with _load(held_out.file) as written:
             # Reading all arrays also verifies their CRCs.
             content = {name: written[name] for name in written.files}
             if str(content["fingerprint"]) == fingerprint:
                 return False
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         pass
-    made = _make(held)
+    made = _make(held_out)
     arrays = {f"texts {language}": digests for language, digests in made.texts.items()}
     arrays |= {f"numbers {i}": numbers for i, numbers in enumerate(made.numbers.values())}
     arrays["corpora"] = np.array(list(made.numbers), dtype=np.str_)
     arrays["fingerprint"] = np.array(fingerprint)
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
-    replace_file(as_path(held.file), file.getvalue())
+    replace_file(as_path(held_out.file), file.getvalue())
     return True
 
 
 @functools.lru_cache(maxsize=4)
-def _texts(held: HeldOutText, version: int, language: str) -> frozenset[int]:
+def _texts(held_out: HeldOutText, version: int, language: str) -> frozenset[int]:
     """Returns the digests of the held-out texts of a language; `version` is for the cache."""
-    if not held.file:
-        return frozenset(_made(held).texts[language].tolist())
-    with _load(held.file) as arrays:
+    if not held_out.file:
+        return frozenset(_made(held_out).texts[language].tolist())
+    with _load(held_out.file) as arrays:
         return frozenset(arrays[f"texts {language}"].tolist())
 
 
 @functools.lru_cache(maxsize=4)
-def _numbers(held: HeldOutText, version: int, corpus: str) -> frozenset[int]:
+def _numbers(held_out: HeldOutText, version: int, corpus: str) -> frozenset[int]:
     """Returns the numbers of the held-out units of a corpus; `version` is for the cache."""
-    if not held.file:
-        return frozenset(_made(held).numbers.get(corpus, np.empty(0, np.int64)).tolist())
-    with _load(held.file) as arrays:
+    if not held_out.file:
+        return frozenset(_made(held_out).numbers.get(corpus, np.empty(0, np.int64)).tolist())
+    with _load(held_out.file) as arrays:
         return frozenset(_stored_numbers(arrays, corpus).tolist())
 
 
@@ -340,17 +340,17 @@ def _stored_numbers(arrays: np.lib.npyio.NpzFile, corpus: str) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=1)
-def _made(held: HeldOutText) -> _Contents:
+def _made(held_out: HeldOutText) -> _Contents:
     """Returns what `_make` does, computed once."""
-    return _make(held)
+    return _make(held_out)
 
 
-def _make(held: HeldOutText) -> _Contents:
+def _make(held_out: HeldOutText) -> _Contents:
     """Selects the units and computes the digests of their texts, by reading the corpora.
 
     `numbers` is empty for `every:N` and `folder:PATH`, which need no numbers.
     """
-    rule, corpora = held.rule, held.corpora
+    rule, corpora = held_out.rule, held_out.corpora
     numbers: dict[str, np.ndarray] = {}
     if rule.kind == "count":
         numbers = _spread(corpora, rule.number)
@@ -358,9 +358,9 @@ def _make(held: HeldOutText) -> _Contents:
         numbers = _lines_of_ids(corpora, as_path(rule.path))
     languages = corpora.languages()
     if rule.kind == "folder":
-        lines = _chosen_lines(held.folder_corpora(), lambda corpus: lambda number: True)
+        lines = _chosen_lines(held_out.folder_corpora(), lambda corpus: lambda number: True)
     elif rule.kind == "every":
-        lines = _chosen_lines(corpora, held.chooses)
+        lines = _chosen_lines(corpora, held_out.chooses)
     else:
         sets = {corpus: frozenset(chosen.tolist()) for corpus, chosen in numbers.items()}
         lines = _chosen_lines(corpora, lambda corpus: sets.get(corpus, frozenset()).__contains__)
@@ -476,14 +476,14 @@ def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
             f"{file}: no ids in this file; write one line of an `ids.txt`, or one id of a verse, "
             "per line"
         )
-    known: set[str] = set()
+    known_ids: set[str] = set()
     numbers = {}
     for folder, ids in _unit_ids(corpora.sources).items():
         names = list(_stripped_lines(ids))
         numbers[folder] = np.array(
             [i for i, name in enumerate(names) if name in listed_ids], np.int64
         )
-        known.update(listed_ids.intersection(names))
+        known_ids.update(listed_ids.intersection(names))
     for source in corpora.sources:
         ids_of_units = source.of_kind.unit_ids
         if ids_of_units is None:
@@ -491,8 +491,8 @@ def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
         of_units = [listed_ids.intersection(ids) for ids in ids_of_units(source)]
         chosen = [number for number, ids in enumerate(of_units) if ids]
         numbers[corpus_name(source)] = np.array(chosen, np.int64)
-        known.update(*of_units)
-    if unknown := sorted(listed_ids - known):
+        known_ids.update(*of_units)
+    if unknown := sorted(listed_ids - known_ids):
         more = f" and {len(unknown) - _SHOWN_IDS} more" if len(unknown) > _SHOWN_IDS else ""
         raise DataError(
             f"{file}: no multi-way folder has a unit {', '.join(unknown[:_SHOWN_IDS])}{more}, and "

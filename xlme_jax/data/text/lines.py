@@ -49,7 +49,7 @@ def split_lines(content: bytes, name: str) -> list[str]:
         except UnicodeDecodeError as error:
             raise ValueError(f"{name}, line {number} is not UTF-8: {error.reason}") from error
     if repaired:
-        summary = ", ".join(f"{what}: {count:,}" for what, count in repaired.items())
+        summary = ", ".join(f"{repair}: {count:,}" for repair, count in repaired.items())
         _log.info("%s: %s", name, summary)
     return lines if text else []
 

@@ -134,8 +134,8 @@ def text_blocks(
             begun = _probed(block[cr:], blocks)
             ends_with_cr = _ends_with_cr(b"".join(begun), name)
             yield block[:cr]
-        rest = itertools.chain(begun, blocks)
-        yield from _from_cr(rest, name, repaired) if ends_with_cr else _from_lf(rest)
+        all_blocks = itertools.chain(begun, blocks)
+        yield from _from_cr(all_blocks, name, repaired) if ends_with_cr else _from_lf(all_blocks)
 
 
 def _without_marks(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -> Iterator[bytes]:
@@ -206,9 +206,11 @@ def utf16_of(start: bytes) -> str:
     return ""
 
 
-def _raise_encoding(name: str, what: str, encoding: str) -> NoReturn:
-    """Raises DataError for text in the encoding `what`, which iconv calls `encoding`."""
-    raise DataError(f"{name}: {what} text; convert it to UTF-8 with `iconv -f {encoding} -t UTF-8`")
+def _raise_encoding(name: str, label: str, encoding: str) -> NoReturn:
+    """Raises DataError for text in an encoding that people call `label` and iconv `encoding`."""
+    raise DataError(
+        f"{name}: {label} text; convert it to UTF-8 with `iconv -f {encoding} -t UTF-8`"
+    )
 
 
 def _probed(first: bytes, blocks: Iterator[bytes]) -> list[bytes]:
@@ -260,8 +262,8 @@ def _from_cr(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -> Iter
     for block in filter(None, blocks):
         feed = block.find(b"\n")
         if has_feed or 0 <= feed < len(block) - 1:
-            before = 0 if has_feed else block.count(b"\r", 0, feed)
-            _raise_mixed(name, lines + before + 1)
+            carriage_returns = 0 if has_feed else block.count(b"\r", 0, feed)
+            _raise_mixed(name, lines + carriage_returns + 1)
         has_feed = feed >= 0
         block = block.removesuffix(b"\n")
         returns = block.count(b"\r")
@@ -275,20 +277,20 @@ def _from_cr(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -> Iter
 
 def _from_lf(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yields a text whose lines end with LF, without the CRs before an LF."""
-    held = b""  # CRs at the end of a block; an LF may follow in the next one.
+    pending = b""  # CRs at the end of a block; an LF may follow in the next one.
     for block in blocks:
-        if not held and b"\r" not in block:
+        if not pending and b"\r" not in block:
             yield block
             continue
-        block = held + block
+        block = pending + block
         body = block.rstrip(b"\r")
-        held = block[len(body) :]
+        pending = block[len(body) :]
         # So long a run of CRs is yielded as it is, to bound memory.
-        if len(held) > _PROBED_BYTES:
-            body, held = block, b""
+        if len(pending) > _PROBED_BYTES:
+            body, pending = block, b""
         body = body.replace(b"\r\n", b"\n")
         yield _LINE_FEED.sub(b"\n", body) if b"\r\n" in body else body
-    if held:
+    if pending:
         yield b"\n"
 
 

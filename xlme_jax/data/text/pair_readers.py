@@ -26,8 +26,8 @@ from xlme_jax.data.text.decompression import (
     check_is_data,
     decompressed_blocks,
     open_file,
+    printable,
     read_blocks,
-    shown,
     strip_compression,
 )
 from xlme_jax.data.text.opening import open_text
@@ -116,7 +116,7 @@ def zip_units(
             # All members share one allowance because they may share their compressed bytes.
             allowance = Allowance(os.fstat(file.fileno()).st_size)
             for members in _moses_members(archive, str(zip_path), lang1, lang2, min_score):
-                names = [f"{zip_path}:{shown(member.filename)}" for member in members]
+                names = [f"{zip_path}:{printable(member.filename)}" for member in members]
                 with contextlib.ExitStack() as opened:
                     lines: list[Lines] = []
                     for member, name in zip(members, names):
@@ -160,11 +160,11 @@ def _moses_members(
         is_scores = min_score is not None and dot + suffix == pair_scores.SUFFIX
         if language not in keys and not is_scores:
             continue
-        _check_member(member, f"{name}:{shown(member.filename)}")
-        if other := stems[stem].get(language):
+        _check_member(member, f"{name}:{printable(member.filename)}")
+        if earlier := stems[stem].get(language):
             raise DataError(
-                f"{name}: {shown(other.filename)} and {shown(member.filename)} are text in one "
-                "language; repack the zip with only one of them"
+                f"{name}: {printable(earlier.filename)} and {printable(member.filename)} are text "
+                "in one language; repack the zip with only one of them"
             )
         stems[stem][language] = member
     order = (*keys, pair_scores.SUFFIX[1:])
@@ -176,8 +176,8 @@ def _moses_members(
     if not members:
         raise DataError(
             f"{name}: no files NAME.{lang1} and NAME.{lang2} in this zip; it contains "
-            f"{', '.join(map(shown, archive.namelist()[:10])) or 'nothing'}. Download OPUS's Moses "
-            "format, or unpack the zip"
+            f"{', '.join(map(printable, archive.namelist()[:10])) or 'nothing'}. Download OPUS's "
+            "Moses format, or unpack the zip"
         )
     return members
 

@@ -19,12 +19,12 @@ Units = Iterator[tuple[str, str] | str]
 Lines = Iterator[str | Rejected]
 
 
-def reason(score: str | Rejected, least: float) -> str:
+def reason(score: str | Rejected, min_score: float) -> str:
     """Returns why a pair with a score is skipped; "" if it is not, as the score is high enough.
 
     Args:
         score: The score as written, or an unusable line.
-        least: The least score of pairs that are read.
+        min_score: The least score of pairs that are read.
     """
     try:
         value = float(score) if isinstance(score, str) else math.nan
@@ -32,16 +32,16 @@ def reason(score: str | Rejected, least: float) -> str:
         value = math.nan
     if math.isnan(value):
         return "no score"
-    return "" if value >= least else f"score below {least:g}"
+    return "" if value >= min_score else f"score below {min_score:g}"
 
 
-def above(units: Units, scores: Lines, least: float, names: tuple[str, str]) -> Units:
+def above(units: Units, scores: Lines, min_score: float, names: tuple[str, str]) -> Units:
     """Yields the units, with a reason for skipping in place of pairs whose score is too low.
 
     Args:
         units: Pairs or reasons, one per line.
         scores: Lines of the file of scores.
-        least: Pairs with a lower score are skipped.
+        min_score: Pairs with a lower score are skipped.
         names: Names of the file of text and of the file of scores, for error messages.
 
     Raises:
@@ -49,12 +49,12 @@ def above(units: Units, scores: Lines, least: float, names: tuple[str, str]) -> 
     """
     for number, (unit, score) in enumerate(itertools.zip_longest(units, scores), 1):
         if unit is None or score is None:
-            which = "more" if unit is None else "fewer"
+            comparison = "more" if unit is None else "fewer"
             raise DataError(
-                f"{names[1]} has {which} lines than {names[0]} (from line {number:,}); line n of "
-                "one must be the score of line n of the other: download both again"
+                f"{names[1]} has {comparison} lines than {names[0]} (from line {number:,}); line "
+                "n of one must be the score of line n of the other: download both again"
             )
-        yield unit if isinstance(unit, str) else reason(score, least) or unit
+        yield unit if isinstance(unit, str) else reason(score, min_score) or unit
 
 
 class ScoreFiles:

@@ -61,10 +61,10 @@ class ReadReport:
         if n:
             self.skipped[reason] += n
 
-    def repair(self, what: str, n: int = 1) -> None:
+    def repair(self, kind: str, n: int = 1) -> None:
         """Counts `n` repairs (for example removed control characters) of texts that were kept."""
         if n:
-            self.repaired[what] += n
+            self.repaired[kind] += n
 
     def merge(self, other: ReadReport) -> None:
         """Adds the counts of `other`, for example of another file of the same language."""
@@ -345,12 +345,12 @@ def read_documents(
     if max_document_chars < 1:
         raise ValueError(f"max_document_chars: must be at least 1, got {max_document_chars}")
     report = ReadReport() if report is None else report
-    before = report.read
+    read_before = report.read
     for documents in _documents(path, report, max_document_chars):
         texts = [text for text in map(str.strip, documents) if text]
         report.read += len(texts)
         yield from texts
-    if report.read == before:
+    if report.read == read_before:
         raise DataError(
             f"{path}: no text in this file (skipped: {dict(report.skipped) or 'nothing'}); remove "
             "the file or its language"
@@ -362,19 +362,19 @@ def _documents(path: str | Path, report: ReadReport, max_chars: int) -> Iterator
 
     The texts are not stripped, and may be empty.
     """
-    rest = ""  # Start of a document that the next block continues.
+    unfinished = ""  # Start of a document that the next block continues.
     # A longer line has more than `max_chars` characters, of 4 bytes at most, and is split anyway.
     limit = max(4 * max_chars, MAX_LINE_BYTES // 4)
     lines = _line_blocks(read_blocks(path), str(path), limit, report)
     for parts in _document_parts(lines, report):
-        parts[0] = rest + parts[0]
+        parts[0] = unfinished + parts[0]
         if max(map(len, parts)) > max_chars:
             cut = [list(pieces(part, max_chars)) for part in parts]
             report.repair("long documents cut", sum(map(len, cut)) - len(cut))
             parts = list(itertools.chain.from_iterable(cut))
-        *whole, rest = parts
+        *whole, unfinished = parts
         yield whole
-    yield [rest]
+    yield [unfinished]
 
 
 # --- Discovery ---

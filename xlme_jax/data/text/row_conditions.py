@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xlme_jax.data.text.decompression import DataError, shown
+from xlme_jax.data.text.decompression import DataError, printable
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -78,7 +78,7 @@ class Condition:
             value = number
         elif not isinstance(value, int | float):
             raise DataError(
-                f"{name}: column {shown(self.column)!r} has lists or objects, which --where="
+                f"{name}: column {printable(self.column)!r} has lists or objects, which --where="
                 f"'{self}' cannot compare; name a column of numbers or text"
             )
         self.check(True, f"numbers, such as {value!r}", name)
@@ -107,8 +107,8 @@ class Condition:
         else:
             return
         raise DataError(
-            f"{name}: column {shown(self.column)!r} has {kind}, and --where='{self}' compares it "
-            f"with {problem}; {remedy}"
+            f"{name}: column {printable(self.column)!r} has {kind}, and --where='{self}' compares "
+            f"it with {problem}; {remedy}"
         )
 
     def compared(self, value: Any, values: Any) -> Any:
@@ -160,16 +160,16 @@ def parse(text: str) -> tuple[Condition, ...]:
                 f"prepare: `where` is {text!r}, and {text[position:].strip()!r} is no condition; "
                 f"give {_FORMS}"
             )
-        given = match["values"].split(",") if match["values"] is not None else [match["value"]]
-        values = tuple(value.strip().strip("'\"") for value in given)
+        texts = match["values"].split(",") if match["values"] is not None else [match["value"]]
+        values = tuple(value.strip().strip("'\"") for value in texts)
         numbers = [_number(value) for value in values]
-        known = tuple(number for number in numbers if number is not None)
+        parsed = tuple(number for number in numbers if number is not None)
         conditions.append(
             Condition(
                 match["column"],
                 match["operator"] or "in",
                 values,
-                known if len(known) == len(values) else None,
+                parsed if len(parsed) == len(values) else None,
             )
         )
         position = match.end()

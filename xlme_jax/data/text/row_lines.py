@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xlme_jax.data.text.columnar import raise_missing
-from xlme_jax.data.text.decompression import DataError, read_blocks, shown
+from xlme_jax.data.text.decompression import DataError, printable, read_blocks
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, byte_lines
 from xlme_jax.storage.sealed_json import parse
 
@@ -259,7 +259,8 @@ def _selected(path: Path, rows: _Cells, columns: Sequence[str]) -> Rows:
             raise_missing(path, column, names)
         if names.count(column) > 1:
             raise DataError(
-                f"{path}: {names.count(column)} columns are called {shown(column)!r}; rename one"
+                f"{path}: {names.count(column)} columns are called {printable(column)!r}; rename "
+                "one"
             )
     indices = [names.index(column) for column in columns]
     for row in rows:

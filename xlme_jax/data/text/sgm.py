@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
-from xlme_jax.data.text.decompression import DataError, shown
+from xlme_jax.data.text.decompression import DataError, printable
 from xlme_jax.data.text.opening import read_text
 
 # (document, number of the segment in it)
@@ -54,8 +54,8 @@ def segments(path: str | Path) -> dict[Key, str]:
         if (document, number) in texts:
             line = content.count("\n", 0, opening.start()) + 1
             raise DataError(
-                f"{path}: line {line} repeats segment {shown(number)} of document "
-                f"{shown(document)!r}; files with several systems or references are not read: "
+                f"{path}: line {line} repeats segment {printable(number)} of document "
+                f"{printable(document)!r}; files with several systems or references are not read: "
                 "keep one of them"
             )
         text = content[opening.end() : tag.start()]
@@ -85,7 +85,7 @@ def sgm_units(first: Path, second: Path) -> Iterator[tuple[str, str] | str]:
     ):
         missing = [key for key in expected if key not in present]
         if missing:
-            document, number = map(shown, missing[0])
+            document, number = map(printable, missing[0])
             raise DataError(
                 f"{path} has {len(present):,} segments, {partner} has {len(expected):,}, and the "
                 f"first lacks {len(missing):,} of the second, such as segment {number} of document "

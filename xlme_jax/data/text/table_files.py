@@ -18,7 +18,7 @@ from typing import NoReturn
 from xlme_jax.data import languages
 from xlme_jax.data.text import bitext_files, reading
 from xlme_jax.data.text.bitext_files import Selection
-from xlme_jax.data.text.decompression import DataError, shown, strip_compression
+from xlme_jax.data.text.decompression import DataError, printable, strip_compression
 from xlme_jax.data.text.pair_kinds import BitextSource, canonical_source
 from xlme_jax.data.text.tables import (
     TRANSLATION,
@@ -227,13 +227,13 @@ def discover_tables(
         DataError: The names of a file and its folders have no language, a code is no language, or
             one of `languages` has no text.
     """
-    given = reading.canonical_languages([language], "text_language")[0] if language else ""
+    text_language = reading.canonical_languages([language], "text_language")[0] if language else ""
     texts: dict[str, list[TableText]] = {}
     for path in table_files(source, split):
         if language_column:
             tags_of_file = table_languages(path, language_column)
         else:
-            tag_of_file = given or _language_of(path, source)
+            tag_of_file = text_language or _language_of(path, source)
             if tag_of_file is None:
                 _raise_unnamed(path, source)
             tags_of_file = [tag_of_file]
@@ -304,8 +304,8 @@ def discover_table_pairs(
     ]
     chosen = [source for source in sources if selection.has(source)]
     if not chosen:
-        known = ", ".join(sorted({source.pair for source in sources}))
-        raise DataError(f"{folder}: no matching pair; there are {known}")
+        available = ", ".join(sorted({source.pair for source in sources}))
+        raise DataError(f"{folder}: no matching pair; there are {available}")
     selection.check(str(folder), chosen)
     return sorted(dataclasses.replace(source, min_score=min_score) for source in chosen)
 
@@ -358,6 +358,6 @@ def _raise_no_pair(path: Path, names: Sequence[str]) -> NoReturn:
     """Raises DataError for a table whose columns `names` tell no language pair either."""
     raise DataError(
         f"{path}: no language pair in the name of the file or of its folder, nor in the columns "
-        f"{', '.join(map(shown, names[:20])) or '(none)'}; name the file as en-sw.parquet, and two "
-        "columns with --pair_columns unless they are named `translation` or after the languages"
+        f"{', '.join(map(printable, names[:20])) or '(none)'}; name the file as en-sw.parquet, and "
+        "two columns with --pair_columns unless they are named `translation` or after the languages"
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from xlme_jax.data import languages
 from xlme_jax.data.text import columnar, pair_scores, reading, row_conditions, row_lines
-from xlme_jax.data.text.decompression import DataError, shown, strip_compression
+from xlme_jax.data.text.decompression import DataError, printable, strip_compression
 from xlme_jax.data.text.reading import BLANK_LINE, ReadReport, Rejected
 from xlme_jax.data.text.row_lines import Rows
 
@@ -198,7 +198,7 @@ def read_table(
             no conditions, or has no named columns but conditions.
     """
     report = ReadReport() if report is None else report
-    before = report.read
+    read_before = report.read
     columns = [table.column]
     if table.language_column:
         columns.append(table.language_column)
@@ -218,9 +218,9 @@ def read_table(
             report.read += 1
             yield piece
     # With conditions, a file may have no row that satisfies them.
-    if report.read == before and not table.where:
+    if report.read == read_before and not table.where:
         raise DataError(
-            f"{table.name}: no text in column {shown(table.column)!r} (skipped: "
+            f"{table.name}: no text in column {printable(table.column)!r} (skipped: "
             f"{dict(report.skipped) or 'nothing'}); remove the file, or name another column with "
             "--text_column"
         )
@@ -297,16 +297,16 @@ def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
             other = code
         if len(tags) > _MOST_LANGUAGES:
             raise DataError(
-                f"{path}: column {shown(column)!r} has more than {_MOST_LANGUAGES:,} different "
+                f"{path}: column {printable(column)!r} has more than {_MOST_LANGUAGES:,} different "
                 "values, so it is not the language; name another one with --language_column"
             )
     if not tags:
         value = ""
         if other:
-            value = f", which has {shown(other)!r}{languages.nearest_text(shown(other))}"
+            value = f", which has {printable(other)!r}{languages.nearest_text(printable(other))}"
         raise DataError(
-            f"{path}: no language code in column {shown(column)!r}{value}; name another one with "
-            "--language_column, or the language with --text_language"
+            f"{path}: no language code in column {printable(column)!r}{value}; name another one "
+            "with --language_column, or the language with --text_language"
         )
     return tuple(sorted(tags))
 
@@ -331,7 +331,7 @@ def pair_columns(path: Path, pair: tuple[str, str]) -> tuple[str, str]:
             return columns[0], columns[1]
     raise DataError(
         f"{path}: no columns {' and '.join(pair)}, and no column `{TRANSLATION}` with both; "
-        f"its columns are {', '.join(map(shown, names[:20])) or 'none'}. Name two of them with "
+        f"its columns are {', '.join(map(printable, names[:20])) or 'none'}. Name two of them with "
         "--pair_columns, in the order of the languages in the file's name"
     )
 
@@ -369,19 +369,19 @@ def table_units(
     Raises:
         DataError: The file is missing or damaged, or lacks a column.
     """
-    least = None if scores is None else min_score
-    needed = list(columns) if scores is None or least is None else [*columns, scores]
-    for row in _rows(path, needed, report, where):
-        yield row if isinstance(row, str) else _unit(row, report, least)
+    threshold = None if scores is None else min_score
+    read_columns = list(columns) if scores is None or threshold is None else [*columns, scores]
+    for row in _rows(path, read_columns, report, where):
+        yield row if isinstance(row, str) else _unit(row, report, threshold)
 
 
-def _unit(row: Sequence[Any], report: ReadReport, least: float | None) -> tuple[str, str] | str:
+def _unit(row: Sequence[Any], report: ReadReport, min_score: float | None) -> tuple[str, str] | str:
     """Returns the two texts of a pair, or the reason why the pair is skipped.
 
     Args:
         row: The two texts, and the score if there is a least score.
         report: Collects the number of removed control characters.
-        least: Least score of a pair; None: all pairs are read.
+        min_score: Least score of a pair; None: all pairs are read.
     """
     first, second = _clean(row[0], report), _clean(row[1], report)
     if isinstance(first, Rejected):
@@ -390,12 +390,12 @@ def _unit(row: Sequence[Any], report: ReadReport, least: float | None) -> tuple[
         return second.value
     if not (first and second):
         return "empty side"
-    if least is not None and (problem := _score_problem(row[2], least)):
+    if min_score is not None and (problem := _score_problem(row[2], min_score)):
         return problem
     return first.replace("\n", " "), second.replace("\n", " ")
 
 
-def _score_problem(value: Any, least: float) -> str:
+def _score_problem(value: Any, min_score: float) -> str:
     """Returns why a pair with a score is skipped; "" if it is read."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return pair_scores.reason(text, least)
+    return pair_scores.reason(text, min_score)

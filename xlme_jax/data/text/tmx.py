@@ -18,7 +18,7 @@ from xml.parsers import expat
 
 from xlme_jax.data import languages
 from xlme_jax.data.text import pair_scores
-from xlme_jax.data.text.decompression import DataError, read_blocks, shown
+from xlme_jax.data.text.decompression import DataError, printable, read_blocks
 from xlme_jax.data.text.reading import MAX_LINE_BYTES, ReadReport, Rejected
 
 # Elements of a segment with formatting codes of the original document instead of text.
@@ -137,7 +137,7 @@ def _encoding(start: bytes, name: str) -> str:
     declared = _DECLARED_ENCODING.match(start.removeprefix(codecs.BOM_UTF8))
     encoding = declared[1].decode() if declared else "utf-8"
     try:
-        known = codecs.lookup(encoding).name
+        codec_name = codecs.lookup(encoding).name
         # Codecs that are not text encodings (zlib, string escapes, domain names) fail on `_ASCII`,
         # or change it.
         decoded = {
@@ -149,9 +149,10 @@ def _encoding(start: bytes, name: str) -> str:
         is_unfit = True
     if is_unfit:
         raise DataError(
-            f"{name}: unknown encoding {shown(encoding)!r}; convert the file to UTF-8 with iconv"
+            f"{name}: unknown encoding {printable(encoding)!r}; convert the file to UTF-8 with "
+            "iconv"
         )
-    return "utf-8-sig" if known == "utf-8" else known
+    return "utf-8-sig" if codec_name == "utf-8" else codec_name
 
 
 @dataclass(slots=True)
@@ -213,13 +214,13 @@ class _Units:
             names: Number of distinct element and attribute names so far.
         """
         if unfinished > _MAX_TOKEN_BYTES:
-            what = f"a tag or comment of more than {_MAX_TOKEN_BYTES:,} bytes"
+            problem = f"a tag or comment of more than {_MAX_TOKEN_BYTES:,} bytes"
         elif names > _MAX_NAMES:
-            what = f"more than {_MAX_NAMES:,} element and attribute names"
+            problem = f"more than {_MAX_NAMES:,} element and attribute names"
         else:
             return
         raise DataError(
-            f"{self._name}: has {what}, after {self.complete:,} pairs; this is not TMX, so "
+            f"{self._name}: has {problem}, after {self.complete:,} pairs; this is not TMX, so "
             "download the file again or remove it"
         )
 
@@ -312,7 +313,7 @@ class _Units:
     def entity_declaration(self, entity: str, *_: object) -> None:
         """Raises DataError."""
         raise DataError(
-            f"{self._name}: entity declarations are refused; remove that of {shown(entity)!r}"
+            f"{self._name}: entity declarations are refused; remove that of {printable(entity)!r}"
         )
 
     def _side_of(self, code: str) -> int | None:
@@ -322,7 +323,7 @@ class _Units:
         before `pt-BR`), else the first.
         """
         if len(self.languages) < 100:
-            self.languages.add(shown(code))
+            self.languages.add(printable(code))
         tag = languages.tag_or_code(code)
         if tag not in self._sides:
             return None

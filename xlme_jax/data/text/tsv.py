@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from xlme_jax.data.text import pair_scores, reading
-from xlme_jax.data.text.decompression import DataError, read_blocks, shown
+from xlme_jax.data.text.decompression import DataError, printable, read_blocks
 from xlme_jax.data.text.reading import ReadReport
 
 # A column that is a number in nearly all of the first pairs is not text.
@@ -39,9 +39,9 @@ def tsv_units(
         DataError: The file is missing or damaged, or no line has all columns.
     """
     column1, column2 = columns
-    needed = max(columns) + 1
+    min_cells = max(columns) + 1
     if scores is not None and min_score is not None:
-        needed = max(needed, scores + 1)
+        min_cells = max(min_cells, scores + 1)
     count = complete = 0
     name = str(path)
     for line in reading.aligned_lines(read_blocks(path), name, report):
@@ -49,8 +49,8 @@ def tsv_units(
         if not isinstance(line, str):
             yield line.value
             continue
-        fields = line.split("\t", needed)
-        if len(fields) < needed:
+        fields = line.split("\t", min_cells)
+        if len(fields) < min_cells:
             yield "missing column"
             continue
         complete += 1
@@ -63,7 +63,7 @@ def tsv_units(
             yield first, second
     if not complete:
         raise DataError(
-            f"{path}: none of the {count:,} lines has {needed} tab-separated columns of UTF-8 "
+            f"{path}: none of the {count:,} lines has {min_cells} tab-separated columns of UTF-8 "
             "text; write lines as `text<TAB>translation`, or remove the file"
         )
 
@@ -106,5 +106,5 @@ def _raise_numbers(path: str | Path, column: int, numbers: int, pairs: int) -> N
     )
     raise DataError(
         f"{path}: column {column} should be text but is a number in {numbers} of the first {pairs} "
-        f"pairs, as in {shown(line)!r}; {remedy} (or --tsv_columns=0,1 if it is text)"
+        f"pairs, as in {printable(line)!r}; {remedy} (or --tsv_columns=0,1 if it is text)"
     )

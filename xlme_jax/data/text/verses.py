@@ -94,17 +94,17 @@ def _joined_order(first: list[str], second: list[str]) -> list[str]:
 
     Ids that only the second translation has follow the last common id before them.
     """
-    known = set(first)
-    behind: dict[str, list[str]] = {}
+    first_ids = set(first)
+    inserted: dict[str, list[str]] = {}
     last = ""
     for verse in second:
-        if verse in known:
+        if verse in first_ids:
             last = verse
         else:
-            behind.setdefault(last, []).append(verse)
-    order = list(behind.get("", []))
+            inserted.setdefault(last, []).append(verse)
+    order = list(inserted.get("", []))
     for verse in first:
-        order += [verse, *behind.get(verse, [])]
+        order += [verse, *inserted.get(verse, [])]
     return order
 
 

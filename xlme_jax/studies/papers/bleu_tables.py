@@ -59,8 +59,8 @@ def _layers(entry: Entry) -> dict[str, Cell]:
     """
     for row in entry.runs[0].results:
         if row.task in SETS.values() and (match := _LAYERS.match(row.setting)):
-            encoder, which, decoder = match.groups()
-            return {"Encoder": Cell(encoder), "Decoder": Cell(decoder, f"the {which} layers")}
+            encoder, position, decoder = match.groups()
+            return {"Encoder": Cell(encoder), "Decoder": Cell(decoder, f"the {position} layers")}
     return {"Encoder": Cell(), "Decoder": Cell()}
 
 

@@ -81,17 +81,17 @@ def _drop_cells(by_column: Mapping[str, float]) -> tuple[Cell, ...]:
 
 
 def _accuracies(
-    scores: Mapping[str, tuple[SummaryScore, SummaryScore]], which: int
+    scores: Mapping[str, tuple[SummaryScore, SummaryScore]], index: int
 ) -> Iterator[Cell]:
     """Yields the cell of each column of Table 6.
 
     Args:
       scores: {column: accuracies before and after}.
-      which: 0 for accuracies before continued training, 1 for accuracies after it.
+      index: 0 for accuracies before continued training, 1 for accuracies after it.
     """
     for column in XYLENT["table_6"].columns:
         official = len(_LANGUAGES) if column == _AVERAGE else 0
-        yield cell_of([scores[column][which]], official) if column in scores else Cell()
+        yield cell_of([scores[column][index]], official) if column in scores else Cell()
 
 
 def zero_shot(ours: Sequence[Entry]) -> Sheet:
@@ -100,8 +100,8 @@ def zero_shot(ours: Sequence[Entry]) -> Sheet:
     for before, after in _pairs(ours):
         if not (scores := _columns(before, after)):
             continue
-        for which, entry in enumerate((before, after)):
-            row = (Cell(entry.name), Cell("ours"), *_accuracies(scores, which))
+        for index, entry in enumerate((before, after)):
+            row = (Cell(entry.name), Cell("ours"), *_accuracies(scores, index))
             if row not in rows:  # A model that was continued twice is the same row before.
                 rows.append(row)
         rows.append((Cell(f"{after.name}: {_DROP}"), Cell("ours"), *_drop_cells(_drops(scores))))

@@ -277,7 +277,7 @@ def glue(table: PaperTable) -> Make:
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         by_column = {
-            column: [score(entry, *what, ("en",), system) for what in metrics]
+            column: [score(entry, *metric, ("en",), system) for metric in metrics]
             for column, metrics in GLUE.items()
         }
         row = {column: cell_of(scores, official=1) for column, scores in by_column.items()}

@@ -35,7 +35,7 @@ def _layer_rows(
     entry: Entry,
     task: str,
     metric: str,
-    least: bool = False,
+    lower_is_better: bool = False,
     readout: str = RAW,
     languages: Sequence[str] = (),
     twelfths: Sequence[float] = (9,),
@@ -46,7 +46,7 @@ def _layer_rows(
       entry: the system.
       task: the benchmark.
       metric: the metric that selects the best layer.
-      least: whether lower values of the metric are better.
+      lower_is_better: whether lower values of the metric are better.
       readout: how embeddings were compared.
       languages: the averaged languages; () for all.
       twelfths: depths of the fixed layers, in twelfths of the depth of the encoder.
@@ -61,7 +61,7 @@ def _layer_rows(
         if not curve:
             rows.append((name, system, None))
             continue
-        best = (min if least else max)(curve, key=lambda layer: curve[layer].mean)
+        best = (min if lower_is_better else max)(curve, key=lambda layer: curve[layer].mean)
         fixed = [layer_at(twelfth, max(curve)) for twelfth in twelfths]
         for layer in dict.fromkeys([*(layer for layer in fixed if layer in curve), best]):
             is_best = layer == best and len(curve) > 1 and layer not in fixed[:1]
@@ -291,7 +291,7 @@ def details(ours: Sequence[Entry]) -> list[Sheet]:
 
 def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -> Sheet:
     """Returns the table of a metric of a task, with a column for each language and their mean."""
-    least = is_lower_better(task, metric)
+    lower_is_better = is_lower_better(task, metric)
     of_task: list[Result] = [
         row
         for entry in ours
@@ -302,7 +302,7 @@ def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -
     languages = sorted({language_of(r) for r in of_task if not r.language.startswith("mean")})
     rows = []
     for entry in ours:
-        for name, system, layer in _layer_rows(entry, task, metric, least, readout):
+        for name, system, layer in _layer_rows(entry, task, metric, lower_is_better, readout):
             score_of = functools.partial(
                 score, entry, task, metric, system=system, layer=layer, readout=readout
             )

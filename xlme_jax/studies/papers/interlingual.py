@@ -45,9 +45,9 @@ def _measures(entry: Entry) -> dict[str, dict[str, float]]:
     system was fine-tuned on translated data.
     """
     measures: dict[str, dict[str, float]] = {}
-    known = layers(entry, _TASK)
-    if known:
-        layer = layer_at(9, max(known))
+    layers_of_entry = layers(entry, _TASK)
+    if layers_of_entry:
+        layer = layer_at(9, max(layers_of_entry))
         rows = (row for run in entry.runs for row in run.results if row.task == _TASK)
         languages = sorted({row.language for row in rows if not row.language.startswith("mean")})
         for metric in _METRICS:

@@ -58,7 +58,7 @@ def statuses(paper: Paper, ours: Sequence[Entry]) -> list[Status]:
 def _status(paper: Paper, item: Item, ours: Sequence[Entry]) -> Status:
     """Returns the status of a table or figure; without needs, all our systems are in it."""
     missing = [need for need in item.needs if not any(need.met_by(entry) for entry in ours)]
-    there = (entry.name for entry in ours if any(need.met_by(entry) for need in item.needs))
+    names = (entry.name for entry in ours if any(need.met_by(entry) for need in item.needs))
     recipe = RECIPES.get(paper)
     commands = [command(need, recipe) for need in missing]
     if item.has_large:
@@ -66,7 +66,7 @@ def _status(paper: Paper, item: Item, ours: Sequence[Entry]) -> Status:
     return Status(
         item.name,
         item.make(()).title,
-        tuple(there if item.needs else (entry.name for entry in ours)),
+        tuple(names if item.needs else (entry.name for entry in ours)),
         tuple(need.name for need in missing),
         tuple(dict.fromkeys(commands)),
         item.runs,

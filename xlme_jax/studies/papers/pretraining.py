@@ -20,20 +20,20 @@ def _trained(name: str, files: str, flags: str) -> str:
     return " ".join(filter(None, ("python -m xlme_jax.train", *named, folder, flags)))
 
 
-def _translator(which: str, layers: int) -> str:
+def _translator(position: str, layers: int) -> str:
     """Returns the command that trains a translator of WMT14 from English to German.
 
     Args:
-      which: "first" or "last" for a decoder that starts from these layers of a pre-trained encoder;
-        "random" for a translator without pre-trained weights.
+      position: "first" or "last" for a decoder that starts from these layers of a pre-trained
+        encoder; "random" for a translator without pre-trained weights.
       layers: number of layers of the decoder.
     """
     flags = f"--gin.Translate.decoder_layers={layers}"
-    if which == "random":
+    if position == "random":
         name, start = f"runs/wmt14_en_de_random_{layers}", "--gin.INIT_FROM=None"
     else:
-        name = f"${{RUN}}_wmt14_en_de_{which}_{layers}"
-        start = f"--gin.Translate.decoder_from=\"'{which}'\" --gin.INIT_FROM=\"'$RUN'\""
+        name = f"${{RUN}}_wmt14_en_de_{position}_{layers}"
+        start = f"--gin.Translate.decoder_from=\"'{position}'\" --gin.INIT_FROM=\"'$RUN'\""
     return translation("wmt14_en_de", name, f"{flags} {start}")
 
 

@@ -43,7 +43,7 @@ def summary(contents: Sequence[Content]) -> str:
         "other language": any(s.other_language is not None for x in contents for s in x.sides),
         "evaluation": any(x.evaluation is not None for x in contents),
     }
-    titles += [title for title, there in optional.items() if there]
+    titles += [title for title, is_measured in optional.items() if is_measured]
     rows = [titles]
     for content in contents:
         cells = _cells(content)
@@ -152,9 +152,9 @@ def draw(contents: Sequence[Content]) -> bytes:
     from matplotlib.ticker import NullFormatter
 
     stats = _languages(contents)
-    most = sorted(stats, key=lambda x: (-stats[x].pairs - stats[x].characters, x))[:_DRAWN]
-    order = [*dict.fromkeys([*FAMILIES, *map(family, most)])]
-    named = sorted(most, key=lambda x: (order.index(family(x)), x), reverse=True)
+    largest = sorted(stats, key=lambda x: (-stats[x].pairs - stats[x].characters, x))[:_DRAWN]
+    order = [*dict.fromkeys([*FAMILIES, *map(family, largest)])]
+    named = sorted(largest, key=lambda x: (order.index(family(x)), x), reverse=True)
     labels = [f"{family(x)}  {x}" for x in named]
     panels: dict[str, list[float]] = {
         "running text, million characters": [stats[x].characters / 1e6 for x in named],
@@ -173,9 +173,9 @@ def draw(contents: Sequence[Content]) -> bytes:
         axis.set_xlabel(title)
         if title.startswith(("running", "pairs")):
             axis.set_xscale("log")
-            least = min(value for value in values if value)
-            axis.set_xlim(left=10 ** np.floor(np.log10(least)))
+            smallest = min(value for value in values if value)
+            axis.set_xlim(left=10 ** np.floor(np.log10(smallest)))
             axis.xaxis.set_minor_formatter(NullFormatter())
-    if len(stats) > len(most):
-        axes[0].set_title(f"{len(most)} of {len(stats)} languages", fontsize=9, loc="left")
+    if len(stats) > len(largest):
+        axes[0].set_title(f"{len(largest)} of {len(stats)} languages", fontsize=9, loc="left")
     return pictures.png(figure)

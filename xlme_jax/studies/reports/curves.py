@@ -70,8 +70,8 @@ def streams(curves: Mapping[str, Curve], diagnostics: Diagnostics) -> list[str]:
         for name in curves
         if name.endswith(suffixes)
     }
-    known = [name for name in ("monolingual", "bitext") if name in names]
-    return known + sorted(names - set(known))
+    paper_streams = [name for name in ("monolingual", "bitext") if name in names]
+    return paper_streams + sorted(names - set(paper_streams))
 
 
 def stream_labels(curves: Mapping[str, Curve], diagnostics: Diagnostics) -> dict[str, str]:
@@ -275,10 +275,10 @@ def final_value(points: Curve) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def thinned(points: Curve, most: int) -> Curve:
-    """Returns every k-th point and the last one of a curve with more than `most` points.
+def thinned(points: Curve, max_points: int) -> Curve:
+    """Returns every k-th point and the last one of a curve with more than `max_points` points.
 
-    A shorter curve is returned as it is. The result may have one point more than `most`.
+    A shorter curve is returned as it is. The result may have one point more than `max_points`.
     """
-    stride = -(-len(points) // most)
+    stride = -(-len(points) // max_points)
     return [*points[:-1:stride], points[-1]] if stride > 1 else points

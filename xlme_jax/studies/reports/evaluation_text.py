@@ -27,7 +27,7 @@ def to_text(outcomes: Sequence[Outcome], layer: int | None = None) -> str:
         is_retrieval = measure is not None and measure.about.by_readout
         lines = _retrieval(task, outcome, layers, layer) if is_retrieval else _list(outcome)
         skipped = (f"skipped: {count} ({reason})" for reason, count in outcome.skipped.items())
-        scored = (f"scored: {count} ({what})" for what, count in outcome.repaired.items())
+        scored = (f"scored: {count} ({repair})" for repair, count in outcome.repaired.items())
         parts.append("\n".join([*lines, *skipped, *scored]))
     return "\n\n".join(parts)
 
@@ -56,12 +56,13 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
     for encoder, lines in panels.items():
         yield ""
         yield from aligned(_table(encoder, lines, layers))
-    ways = [headline.get(f"{task}/accuracy_{way}") for way in ("forward", "backward")]
-    if panels and None not in ways:
-        most = max(max(of_layer) for of_layer in panels["encoder"].values())
-        accuracies = " forward, ".join(f"{way:.4f}" for way in ways)
+    figures = [headline.get(f"{task}/accuracy_{name}") for name in ("forward", "backward")]
+    if panels and None not in figures:
+        layers_in_all = max(max(of_layer) for of_layer in panels["encoder"].values())
+        number = choose_layer(layer, layers_in_all, "--layer")
+        accuracies = " forward, ".join(f"{figure:.4f}" for figure in figures)
         yield ""
-        yield f"encoder, layer {choose_layer(layer, most, '--layer')}, raw: {accuracies} backward"
+        yield f"encoder, layer {number}, raw: {accuracies} backward"
 
 
 def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[list[str]]:

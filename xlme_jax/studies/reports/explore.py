@@ -65,13 +65,13 @@ def explorable(plots: Sequence[Plot], drawn: bytes) -> Explorable:
     lines = [line for plot in plots for line in plot.lines]
     figures = [_figure(number, plot) for number, plot in enumerate(plots)]
     items = [_item(number, plot) for number, plot in enumerate(plots)]
-    longest = max((len(line.points) for line in lines), default=0)
+    max_points = max((len(line.points) for line in lines), default=0)
     # In a script element, only "</script" or "<!--" could end or break it, so "<" is escaped.
     data = json.dumps(items, allow_nan=False).replace("<", "\\u003c")
     body = "\n".join(
         [
             f"<noscript>{still}</noscript>",
-            _bar(_WEIGHT if longest > FEW else 0.0),
+            _bar(_WEIGHT if max_points > FEW else 0.0),
             f'<div class="plots" id="plots" hidden>{"".join(figures)}</div>',
             f'<script type="application/json" id="items">{data}</script>',
         ]

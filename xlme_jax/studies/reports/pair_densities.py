@@ -84,9 +84,9 @@ def table(counts: np.ndarray, densities: Sequence[PairDensity]) -> str:
     return "\n".join(lines)
 
 
-def _numbered(count: float, what: str) -> str:
+def _numbered(count: float, noun: str) -> str:
     """Returns "COUNT WHAT", with a plural s unless the count is 1."""
-    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
 def _percent(share: float) -> str:

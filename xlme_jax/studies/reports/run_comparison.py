@@ -69,8 +69,8 @@ class Lengths:
 
         Runs whose tokens are unknown are compared by their steps alone.
         """
-        known = [tokens for tokens in self.tokens if math.isfinite(tokens)]
-        alike = not known or max(known) <= _EQUAL_TOKENS * min(known)
+        finite = [tokens for tokens in self.tokens if math.isfinite(tokens)]
+        alike = not finite or max(finite) <= _EQUAL_TOKENS * min(finite)
         return alike and len(set(self.steps)) == 1
 
     @property

@@ -136,12 +136,12 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
     ]
     comparisons += [
         (
-            f"held-out translation, {what}: {direction}",
+            f"held-out translation, {label_of_metric}: {direction}",
             f"{TRANSLATION}{metric}/{direction}",
             "a word-by-word dictionary",
             f"{TRANSLATION}{DICTIONARY}{metric}/{direction}",
         )
-        for metric, what in (("exact_match", "exact match"), ("bleu", "BLEU"))
+        for metric, label_of_metric in (("exact_match", "exact match"), ("bleu", "BLEU"))
         for direction in _directions(curves, f"{TRANSLATION}{metric}/")
     ]
     return [

@@ -45,7 +45,9 @@ def section(records: Sequence[Mapping[str, Any]]) -> str:
     first = next(iter(by_step.values()))
     parts = ["<h2>Samples as it learned</h2>", _note(first)]
     for number, sentence in enumerate(first):
-        steps = {step: those[number] for step, those in by_step.items() if number < len(those)}
+        steps = {
+            step: of_step[number] for step, of_step in by_step.items() if number < len(of_step)
+        }
         parts += [f"<h3>{html_page.escaped(sentence.title)}</h3>", _table(sentence, steps)]
     return "\n".join(parts)
 

@@ -49,10 +49,10 @@ def summary(fits: Fits) -> str:
             field.name: float(np.mean([getattr(row, field.name) for row in rows]))
             for field in dataclasses.fields(Fit)
         }
-        most = f"{worst} {languages[worst].tokens_per_character:.3f}"
+        text_of_worst = f"{worst} {languages[worst].tokens_per_character:.3f}"
         lines.append(
             f"{name:<{width}}{mean['tokens_per_character']:>12.4f}{mean['tokens_per_word']:>12.3f}"
-            f"{most:>14}{mean['used']:>9,.0f}{mean['alp']:>10.2f}{mean['unknown']:>9.3%}"
+            f"{text_of_worst:>14}{mean['used']:>9,.0f}{mean['alp']:>10.2f}{mean['unknown']:>9.3%}"
             f"{mean['coverage']:>10.3%}"
         )
     return "\n".join(lines)

@@ -194,8 +194,8 @@ class Sweep:
             try:
                 self._record()
                 for number, (point, seed) in enumerate(self._share, start=1):
-                    what = f"[{number}/{len(self._share)}] {point.name}, seed {seed}"
-                    self._run_one(processes, point, seed, what)
+                    label = f"[{number}/{len(self._share)}] {point.name}, seed {seed}"
+                    self._run_one(processes, point, seed, label)
                 results = self._record()
                 self._run_evaluations(processes, results)
             except Interrupted:
@@ -225,18 +225,18 @@ class Sweep:
             *bindings,
         ]
 
-    def _run_one(self, processes: Processes, point: Point, seed: int, what: str) -> None:
+    def _run_one(self, processes: Processes, point: Point, seed: int, label: str) -> None:
         """Runs one run unless this or another process has finished it.
 
         Args:
           processes: runs the train command.
           point: point of the run.
           seed: seed of the run.
-          what: name of the run in the log.
+          label: name of the run in the log.
         """
         folder = self._folder(point, seed)
         if self._is_finished(folder):
-            _log.info("%s: already finished", what)
+            _log.info("%s: already finished", label)
             return
         folder.mkdir(parents=True, exist_ok=True)
         log, command = folder / LOG_FILE, self._train_command(point, seed)
@@ -244,17 +244,17 @@ class Sweep:
             _wait_for_train(processes, folder)
             start = time.monotonic()
             while not self._is_finished(folder):
-                _log.info("%s: running, see %s", what, log)
+                _log.info("%s: running, see %s", label, log)
                 code = processes.run(command, log, lock)
                 # The command also fails if another process, such as `train` started by hand, took
                 # the folder first; then this sweep waits for that process and looks again.
                 if not self._is_finished(folder) and not _wait_for_train(processes, folder):
                     self._failed.add(folder)
-                    _log.error("%s: failed (exit code %d), see %s", what, code, log)
+                    _log.error("%s: failed (exit code %d), see %s", label, code, log)
                     break
             else:
                 seconds = time.monotonic() - start
-                _log.info("%s: finished in %.0f s%s", what, seconds, self._selection_text(folder))
+                _log.info("%s: finished in %.0f s%s", label, seconds, self._selection_text(folder))
         self._record()
 
     def _selection_text(self, folder: Path) -> str:

@@ -120,9 +120,9 @@ def devices_of(topology: Topology) -> list[Any]:
                     target_config=gpu_target(machine),
                 )
     except Exception as error:  # The type varies: missing plugins raise RuntimeError or KeyError.
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
-            f"--topology={topology.name}: cannot compile for it ({what}). Install the compiler "
+            f"--topology={topology.name}: cannot compile for it ({reason}). Install the compiler "
             f"with {_INSTALL[machine.platform]} and use a shape that {machine.name} supports."
         ) from error
     assert len(description.devices) == topology.size, description.devices
@@ -180,7 +180,7 @@ class Lowered:
       config: the run's configuration.
       topology: the accelerators.
       mesh: size of each mesh axis.
-      known: bytes per device of parameters, optimizer and batch, as in `MemoryUse`.
+      sizes: bytes per device of parameters, optimizer and batch, as in `MemoryUse`.
       numbers: `model_flops`, `executed_flops` and `tokens`, as in `Compiled`.
     """
 
@@ -188,7 +188,7 @@ class Lowered:
     config: TrainConfig
     topology: Topology
     mesh: dict[str, int]
-    known: dict[str, int]
+    sizes: dict[str, int]
     numbers: dict[str, Any]
 
     @property
@@ -237,7 +237,7 @@ def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> L
         with _without_locations():
             program = traced.lower()
     params = bytes_per_device(abstract.params)
-    known = {
+    sizes = {
         "params": params,
         "optimizer": bytes_per_device(abstract) - params,
         "batch": bytes_per_device(batch),
@@ -247,7 +247,7 @@ def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> L
         "executed_flops": matmul_flops(traced.jaxpr),
         "tokens": sum(rows * length for rows, length in shapes.values()),
     }
-    return Lowered(program, config, topology, dict(mesh.shape), known, numbers)
+    return Lowered(program, config, topology, dict(mesh.shape), sizes, numbers)
 
 
 def _check_run(
@@ -291,7 +291,7 @@ def compile_lowered(lowered: Lowered) -> Compiled:
     except jax.errors.JaxRuntimeError as error:
         if "compile option" in str(error) and config.loop.compiler_options:
             raise ConfigError(f"Loop.compiler_options on {topology.name}: {error}.") from error
-        memory = MemoryUse(**lowered.known, temporary=None, code=0, total=_out_of_memory(error))
+        memory = MemoryUse(**lowered.sizes, temporary=None, code=0, total=_out_of_memory(error))
         return Compiled(config, topology, lowered.mesh, memory, **numbers)
     program = Program(compiled.as_text())
     transfers, collectives = find_transfers(program), find_collectives(program, topology.size)
@@ -302,7 +302,7 @@ def compile_lowered(lowered: Lowered) -> Compiled:
         config,
         topology,
         lowered.mesh,
-        _memory_use(lowered.known, compiled.memory_analysis()),
+        _memory_use(lowered.sizes, compiled.memory_analysis()),
         **numbers,
         collectives=tuple(collectives),
         exposed=exposed_seconds(program, topology, collectives, transfers, max(busy)),
@@ -313,11 +313,11 @@ def compile_lowered(lowered: Lowered) -> Compiled:
     )
 
 
-def _memory_use(known: Mapping[str, int], stats: Any) -> MemoryUse:
+def _memory_use(sizes: Mapping[str, int], stats: Any) -> MemoryUse:
     """Returns the memory of a program.
 
     Args:
-      known: `Lowered.known`.
+      sizes: `Lowered.sizes`.
       stats: XLA's analysis of the program's memory.
     """
     total = (
@@ -328,7 +328,7 @@ def _memory_use(known: Mapping[str, int], stats: Any) -> MemoryUse:
         + stats.generated_code_size_in_bytes
     )
     return MemoryUse(
-        **known,
+        **sizes,
         temporary=stats.temp_size_in_bytes,
         code=stats.generated_code_size_in_bytes,
         total=total,

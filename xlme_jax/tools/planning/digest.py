@@ -36,6 +36,6 @@ def digest(lowered: Lowered) -> str:
         if path.name.endswith(".py") and path.name not in _NOT_IN_PLANS
     ]
     variables = {name: os.environ.get(name, "") for name in _VARIABLES}
-    facts = [lowered.topology.name, lowered.options, lowered.known, lowered.numbers]
+    facts = [lowered.topology.name, lowered.options, lowered.sizes, lowered.numbers]
     whole = json.dumps([lowered.program.as_text(), facts, versions(), variables, source])
     return hashlib.sha256(whole.encode()).hexdigest()

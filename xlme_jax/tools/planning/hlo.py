@@ -169,8 +169,8 @@ class Program:
 
         The count is the compiler's if the loop has it, else computed from the loop's condition.
         """
-        if known := _TRIPS.search(loop.text):
-            return int(known[1])
+        if stated := _TRIPS.search(loop.text):
+            return int(stated[1])
         condition, body = (
             self.computations.get(match[1], {}) if match else {}
             for match in (

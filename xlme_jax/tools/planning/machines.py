@@ -137,7 +137,7 @@ def parse_topology(text: str) -> Topology:
     Raises:
       ValueError: the name is invalid; the message lists valid ones.
     """
-    known = ", ".join(MACHINES)
+    names = ", ".join(MACHINES)
     sold = re.fullmatch(r"([a-z0-9]+)-(\d+)", text)
     named = re.fullmatch(r"([a-z0-9-]+):(\d+(?:x\d+)*)", text)
     match = named or sold
@@ -145,7 +145,7 @@ def parse_topology(text: str) -> Topology:
     if match is None or name not in MACHINES or (named is None and not MACHINES[name].max_dims):
         raise ValueError(
             f"--topology={text!r} is unknown. Pass KIND:SHAPE, such as v5e:16x16, v4:4x4x4 or "
-            f"h100:8, where KIND is one of {known}; or a TPU product name, such as v5e-256."
+            f"h100:8, where KIND is one of {names}; or a TPU product name, such as v5e-256."
         )
     machine = MACHINES[name]
     if named is None:

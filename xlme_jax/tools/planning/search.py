@@ -139,12 +139,12 @@ def search(
     limit = costs.topology.machine.hbm * (1 - HEADROOM)
     tried = []
     for _ in range(compilations):
-        known = costs.seconds(best[0] or first) if best else math.inf
+        best_seconds = costs.seconds(best[0] or first) if best else math.inf
         open_ = [candidate for candidate in costs.candidates() if candidate not in done]
         hopeful = [
             candidate
             for candidate in open_
-            if costs.bytes(candidate) <= limit and costs.seconds(candidate) < 0.98 * known
+            if costs.bytes(candidate) <= limit and costs.seconds(candidate) < 0.98 * best_seconds
         ]
         if hopeful:
             candidate = min(hopeful, key=costs.seconds)
@@ -215,8 +215,8 @@ class CostModel:
 
     def bytes(self, candidate: MeshCandidate) -> float:
         """Returns the predicted memory per device, in bytes."""
-        known = self._scale.get(candidate.remat, max(self._scale.values(), default=1.0))
-        return self._fixed(candidate) + known * self._activations(candidate)
+        scale = self._scale.get(candidate.remat, max(self._scale.values(), default=1.0))
+        return self._fixed(candidate) + scale * self._activations(candidate)
 
     def seconds(self, candidate: MeshCandidate) -> float:
         """Returns the predicted seconds per step; only meaningful for comparing candidates."""

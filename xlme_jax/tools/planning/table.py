@@ -122,7 +122,7 @@ def record(path: Path, shipped: Shipped, facts: dict[str, Any], digest: str = ""
     path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 
 
-def known(path: Path, shipped: Shipped, digest: str) -> dict[str, Any] | None:
+def recorded_plan(path: Path, shipped: Shipped, digest: str) -> dict[str, Any] | None:
     """Returns {"given": the recorded plan} of a run; None without a plan that has this digest."""
     plan = _read(path).get(shipped.name, {})
     if plan.get("digest") != digest:

@@ -63,17 +63,17 @@ def lines(fields: Mapping[str, Any], name: str) -> list[str]:
     return [_checked(line, f"{name}, line {number}") for number, line in enumerate(given, 1)]
 
 
-def integer(fields: Mapping[str, Any], name: str, default: Any, least: int, most: int) -> Any:
+def integer(fields: Mapping[str, Any], name: str, default: Any, minimum: int, maximum: int) -> Any:
     """Returns a field that holds a whole number, or `default` if it is missing or null.
 
     Raises:
-      ValueError: the field is no whole number, or not from `least` to `most`.
+      ValueError: the field is no whole number, or not from `minimum` to `maximum`.
     """
     value = fields.get(name)
     if value is None:
         return default
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, or null")
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise ValueError(f"{name} must be a whole number from {minimum} to {maximum}, or null")
     return value
 
 

@@ -38,10 +38,10 @@ def measure(
       more: {name: candidate} besides the implementations of the device.
     """
     names = implementations(device.platform, device.device_kind, heads)
-    longest = max(length for _, length in rows.values())
+    max_length = max(length for _, length in rows.values())
     candidates: dict[str, Candidate] = {
         name: attention_candidates.candidate(name, heads.dropout)
-        for name in fitting(names, longest)
+        for name in fitting(names, max_length)
     }
     with jax.default_device(device):
         cases = {

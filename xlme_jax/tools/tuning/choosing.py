@@ -110,7 +110,7 @@ def deviation(computed: jax.Array, expected: jax.Array) -> jax.Array:
 
 
 def choose(
-    what: str,
+    subject: str,
     candidates: Mapping[str, Candidate],
     reference: Candidate,
     cases: Mapping[str, Any],
@@ -125,7 +125,7 @@ def choose(
     its second call is left out with a warning. Calls that compile are not timed.
 
     Args:
-      what: name of the operation, for the log.
+      subject: name of the operation, for the log.
       candidates: {name: function}; the first one is chosen if none is correct.
       reference: function that computes the same results in float32.
       cases: {name of a case: arguments of the calls}.
@@ -142,12 +142,12 @@ def choose(
                 continue
             if problem := _check(candidate, arguments, expected, bound, deviations[name]):
                 problems[name] = f"{problem} ({case})"
-                _log.warning("%s: %r is left out: %s.", what, name, problems[name])
+                _log.warning("%s: %r is left out: %s.", subject, name, problems[name])
     correct = {name: run for name, run in candidates.items() if name not in problems}
     times = _times(correct, cases, seconds, clock)
     fastest = min(times, key=lambda name: times[name], default=next(iter(candidates)))
     if not times:
-        _log.warning("%s: no candidate is correct; %r is kept.", what, fastest)
+        _log.warning("%s: no candidate is correct; %r is kept.", subject, fastest)
     rows = (
         Measured(name, times.get(name), deviations[name], problems.get(name, ""))
         for name in candidates

@@ -87,12 +87,14 @@ class Skips:
         self.total += 1
         self._unusable[reason] += 1
 
-    def _warn(self, where: str, reason: str, detail: str, what: str, most: int = _LISTED) -> None:
-        """Logs that `what` was done with an item, for the first `most` items of each reason."""
+    def _warn(
+        self, where: str, reason: str, detail: str, action: str, max_listed: int = _LISTED
+    ) -> None:
+        """Logs what `action` was taken on an item, for `max_listed` items of each reason."""
         self._logged[reason] += 1
-        if self._logged[reason] <= most:
+        if self._logged[reason] <= max_listed:
             about = f" ({detail})" if detail else ""
-            _log.warning("%s, %s: %s%s; %s", self.path, where, reason, about, what)
+            _log.warning("%s, %s: %s%s; %s", self.path, where, reason, about, action)
 
     def check_share(self, usable: int) -> None:
         """Raises DataError if more than 1% of the items cannot be used, as in a wrong file.
