@@ -107,15 +107,15 @@ def main() -> int:
         )
     named = load(_RESULTS.value)
     paper: Any = _PAPER.value  # DEFINE_enum checks it.
-    more, drawn = _of_runs(_RUNS.value, paper) if _RUNS.value else ([], [])
+    run_sheets, drawn = _of_runs(_RUNS.value, paper) if _RUNS.value else ([], [])
     if paper:
         sizes = _print_inventory(paper, named)
-        print("".join(f"\n{to_markdown(sheet)}" for sheet in more), end="")
-        more = [*more, sizes]
+        print("".join(f"\n{to_markdown(sheet)}" for sheet in run_sheets), end="")
+        run_sheets = [*run_sheets, sizes]
     if _OUTPUT.value:
         command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
         output = as_path(_OUTPUT.value)
-        _log.info("Report: %s", write(named, output, command, paper, more, drawn))
+        _log.info("Report: %s", write(named, output, command, paper, run_sheets, drawn))
     return 0
 
 

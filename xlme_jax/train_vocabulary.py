@@ -177,10 +177,10 @@ def _check_method() -> None:
     old, new = (set(map(tag_or_code, codes)) for codes in (_KEEP.value, flags.FLAGS.languages))
     if both := sorted(old & new):
         raise ValueError(f"--keep and --languages both have {both[0]}; a language is old or new.")
-    given = [name for name in _OF_VOCAP if flags.FLAGS[name].present]
-    if given and _METHOD.value != "vocap":
+    set_flags = [name for name in _OF_VOCAP if flags.FLAGS[name].present]
+    if set_flags and _METHOD.value != "vocap":
         raise ValueError(
-            f"--{given[0]} is a flag of --method=vocap; add that, or remove --{given[0]}."
+            f"--{set_flags[0]} is a flag of --method=vocap; add that, or remove --{set_flags[0]}."
         )
 
 

@@ -106,18 +106,18 @@ def _stack(node: dict[str, Any]) -> dict[str, Any]:
 
     Returns `node` itself if its layers have different structures.
     """
-    rest = {name: child for name, child in node.items() if not _SEPARATE_LAYER.fullmatch(name)}
-    layers = [node.get(f"layer_{index}") for index in range(len(node) - len(rest))]
+    children = {name: child for name, child in node.items() if not _SEPARATE_LAYER.fullmatch(name)}
+    layers = [node.get(f"layer_{index}") for index in range(len(node) - len(children))]
     if len({jax.tree.structure(layer) for layer in layers}) > 1:
         return node  # Not the layers of an encoder.
-    return {**rest, _STACK: jax.tree.map(lambda *leaves: _stacked(leaves), *layers)}
+    return {**children, _STACK: jax.tree.map(lambda *leaves: _stacked(leaves), *layers)}
 
 
 def _separate(node: dict[str, Any]) -> dict[str, Any]:
     """Returns a dictionary with separate layers instead of the stack of `node`."""
-    rest = {name: child for name, child in node.items() if name != _STACK}
+    children = {name: child for name, child in node.items() if name != _STACK}
     count = min((leaf.shape[0] for leaf in jax.tree.leaves(node[_STACK])), default=0)
-    return rest | {f"layer_{index}": _layer(node[_STACK], index) for index in range(count)}
+    return children | {f"layer_{index}": _layer(node[_STACK], index) for index in range(count)}
 
 
 def _stacked(leaves: Sequence[Any]) -> Any:

@@ -143,8 +143,8 @@ def warm_start(
     }
     saved = read_arrays(plan.checkpoint, {"params": _nested(read)}, plan.digests)["params"]
     fresh = _parts_not_loaded(_leaves(plan.abstract).keys(), leaves.keys())
-    rest = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
-    _log.info("Warm start: weights from %s%s", plan.checkpoint, rest)
+    missing = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
+    _log.info("Warm start: weights from %s%s", plan.checkpoint, missing)
     if plan.growth:
         _log.info("Warm start: %s", plan.growth.describe())
     if plan.sources or plan.growth:

@@ -75,10 +75,8 @@ def add(name: str, cls: type) -> None:
     if not dataclasses.is_dataclass(cls):
         raise ValueError(f"{cls!r} is not a dataclass; only dataclasses are configurable.")
     CONFIGURABLES.setdefault(name, cls)
-    if (registered := class_of(name)) is not cls:
-        raise ValueError(
-            f"{name} is the gin name of {registered.__qualname__}; choose another name."
-        )
+    if (owner := class_of(name)) is not cls:
+        raise ValueError(f"{name} is the gin name of {owner.__qualname__}; choose another name.")
     if CONFIGURABLES[name] is cls:  # A class of another package: this package's are paths.
         measures.add(cls)
     if name not in _in_gin:

@@ -172,11 +172,9 @@ def accuracies(retrieved: Found) -> dict[str, np.ndarray]:
     Args:
       retrieved: what `search` returns for a readout.
     """
-    by_direction = {
-        direction: retrieved[direction].mean(axis=1, dtype=np.float64)
-        for direction in ("forward", "backward")
-    }
-    return by_direction | {"mean": (by_direction["forward"] + by_direction["backward"]) / 2}
+    directions = ("forward", "backward")
+    forward, backward = (retrieved[name].mean(axis=1, dtype=np.float64) for name in directions)
+    return {"forward": forward, "backward": backward, "mean": (forward + backward) / 2}
 
 
 def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> np.ndarray:

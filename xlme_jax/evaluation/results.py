@@ -452,10 +452,11 @@ def _check_unique(results: Sequence[Result], path: Path) -> None:
 def _check_same(old: Header, new: Header, path: Path) -> None:
     """Raises ResultsError if two headers are not of the same checkpoint."""
     for name in ("checkpoint", "step", "seed", "config"):
-        before, now = getattr(old, name), getattr(new, name)
-        if before != now:
+        old_value, new_value = getattr(old, name), getattr(new, name)
+        if old_value != new_value:
             raise ResultsError(
-                f"{path} holds figures of {name} {str(before)[:100]!r}, not {str(now)[:100]!r}; "
+                f"{path} holds figures of {name} {str(old_value)[:100]!r}, "
+                f"not {str(new_value)[:100]!r}; "
                 "choose another folder, or delete the file."
             )
 

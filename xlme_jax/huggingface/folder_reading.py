@@ -362,9 +362,9 @@ def _read_config(file: Path) -> dict[str, Any]:
             "vocabulary can be converted. Use XLM-R or a model with its layout."
         )
     supported = _ARCHITECTURES[kind]
-    if other := [name for name in config.get("architectures") or [] if name not in supported]:
+    if unsupported := [name for name in config.get("architectures") or [] if name not in supported]:
         raise FolderError(
-            f"{file}: architectures has {other[0]!r}; only {_listed(supported)} can be "
+            f"{file}: architectures has {unsupported[0]!r}; only {_listed(supported)} can be "
             "converted. Save the model without its task head: "
             f"{supported[1]}.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)."
         )

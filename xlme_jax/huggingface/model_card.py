@@ -84,9 +84,11 @@ def stages(checkpoint: Path) -> list[Stage]:
         origin = as_path(record.origin)
         if _is_imported(record, step, config):
             return [*history, Stage(config, step, folder=origin.name)]
-        data = as_path(config.data_dir)
-        card = _data_card(data, record.dataset)
-        history.append(Stage(config, step, _languages(data), _run_of(folder).name, data_card=card))
+        data_dir = as_path(config.data_dir)
+        card = _data_card(data_dir, record.dataset)
+        history.append(
+            Stage(config, step, _languages(data_dir), _run_of(folder).name, data_card=card)
+        )
         candidates = [origin, _run_of(origin)] if origin.name else []
         if config.loop.init_from:
             candidates.append(as_path(config.loop.init_from))
@@ -138,18 +140,18 @@ def _run_of(checkpoint: Path) -> Path:
     return checkpoint.parent.parent if checkpoint.parent.name == FOLDER else checkpoint
 
 
-def _languages(data: Path) -> tuple[str, ...]:
+def _languages(data_dir: Path) -> tuple[str, ...]:
     """Returns the languages of prepared data, sorted; none if the data cannot be read."""
     try:
-        tasks = PreparedDataset.load(data).tasks
+        tasks = PreparedDataset.load(data_dir).tasks
     except PreparedDataError:
         return ()
     return tuple(sorted({language for task in tasks for language in task.tags}))
 
 
-def _data_card(data: Path, digest: str) -> str:
+def _data_card(data_dir: Path, digest: str) -> str:
     """Returns the card of prepared data; "" unless it names the digest of the run's data."""
-    file = data / DATA_CARD_FILE
+    file = data_dir / DATA_CARD_FILE
     card = file.read_text(encoding="utf-8") if file.is_file() else ""
     return card if digest and digest in card else ""
 
@@ -294,10 +296,10 @@ def _how_made(runs: Sequence[Stage]) -> str:
 def _training(runs: Sequence[Stage]) -> Iterator[str]:
     """Yields lines that list the stages, the first one first, and the last configuration."""
     for index, run in enumerate(reversed(runs)):
-        more = "" if run.step is None else f", {run.step:,} steps"
+        details = "" if run.step is None else f", {run.step:,} steps"
         if run.folder is not None:
-            more = f", weights of `{run.folder}`" if run.folder else ", original weights"
-        yield f"{index + 1}. {run.name}{more}."
+            details = f", weights of `{run.folder}`" if run.folder else ", original weights"
+        yield f"{index + 1}. {run.name}{details}."
         if run.languages:
             card = f" ([data card]({_card_name(index + 1)}))" if run.data_card else ""
             yield f"   Data: {', '.join(run.languages)}{card}."

@@ -170,7 +170,7 @@ def _branches(node: Mapping[str, Any]) -> str:
             groups[_branches(child)].append(character)
     if not groups:
         return ""
-    branches = "|".join(f"[{_class(characters)}]{rest}" for rest, characters in groups.items())
+    branches = "|".join(f"[{_class(characters)}]{suffix}" for suffix, characters in groups.items())
     return f"(?:{branches}){'?' if '' in node else ''}"
 
 

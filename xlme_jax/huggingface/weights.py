@@ -348,9 +348,9 @@ def _with_separate_layers(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unstacked(part: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a part of the tree with each of its stacked layers by itself."""
-    rest = {name: value for name, value in part.items() if name != "layers"}
+    unstacked = {name: value for name, value in part.items() if name != "layers"}
     count = len(next(array for _, array in _flat(part["layers"])))
-    return rest | {f"layer_{index}": _at(part["layers"], index) for index in range(count)}
+    return unstacked | {f"layer_{index}": _at(part["layers"], index) for index in range(count)}
 
 
 def _at(tree: Any, index: int) -> Any:

@@ -233,20 +233,14 @@ class OneEncoder(MaskedLMObjective):
         return EncoderView(config, self.encode, self.encoder_params, self.encode_first)
 
     def encode(
-        self,
-        params: Params,
-        rows: Mapping[str, jax.Array],
-        dropout_seeds: jax.Array | None = None,
+        self, params: Params, rows: Mapping[str, jax.Array], dropout_seeds: jax.Array | None = None
     ) -> list[jax.Array]:
         """Returns the encoder's hidden states: embeddings, then each layer, [B, L, D] each."""
         states: list[jax.Array] = self._run_encoder(params, rows, dropout_seeds, all_layers=True)
         return states
 
     def encode_first(
-        self,
-        params: Params,
-        rows: Mapping[str, jax.Array],
-        dropout_seeds: jax.Array | None = None,
+        self, params: Params, rows: Mapping[str, jax.Array], dropout_seeds: jax.Array | None = None
     ) -> jax.Array:
         """Returns the last layer's states of the first tokens, [B, 1, D]; see `EncoderView`."""
         states: jax.Array = self._run_encoder(params, rows, dropout_seeds, at=first_positions(rows))
@@ -288,11 +282,7 @@ class MaskedBatch:
 
     @classmethod
     def draw(
-        cls,
-        config: MaskingConfig,
-        rows: Mapping[str, jax.Array],
-        rng: jax.Array,
-        vocab_size: int,
+        cls, config: MaskingConfig, rows: Mapping[str, jax.Array], rng: jax.Array, vocab_size: int
     ) -> "MaskedBatch":
         """Chooses and corrupts tokens.
 

@@ -286,10 +286,7 @@ class XLME(MaskedLMObjective):
         return states
 
     def encode(
-        self,
-        params: Params,
-        rows: Mapping[str, jax.Array],
-        dropout_seeds: jax.Array | None = None,
+        self, params: Params, rows: Mapping[str, jax.Array], dropout_seeds: jax.Array | None = None
     ) -> list[jax.Array]:
         """Returns the discriminator's hidden states: embeddings, each layer, [B, L, D] each."""
         states: Any = self.model.apply(
@@ -298,10 +295,7 @@ class XLME(MaskedLMObjective):
         return states
 
     def encode_first(
-        self,
-        params: Params,
-        rows: Mapping[str, jax.Array],
-        dropout_seeds: jax.Array | None = None,
+        self, params: Params, rows: Mapping[str, jax.Array], dropout_seeds: jax.Array | None = None
     ) -> jax.Array:
         """Returns the last layer's states of the first tokens, [B, 1, D]; see `EncoderView`."""
         states: Any = self.model.apply(

@@ -58,7 +58,7 @@ class VocabularySplit:
 
         Args:
           function: function of a device's parts of the arrays that returns a tuple. It may call
-            the methods below.
+            the methods below, which work nowhere else.
           kinds: a letter per array. "b": the leading dimension is the batch. "v": the leading
             dimension is the vocabulary. "k": the leading dimension is parts of the vocabulary, and
             the second dimension is the batch, of which each device has the rows that `gather`
@@ -88,38 +88,38 @@ class VocabularySplit:
         return mapped(*arrays)
 
     def part_index(self) -> jax.Array | int:
-        """Inside `run`: the index of this device's part of the vocabulary."""
+        """Returns the index of this device's part of the vocabulary, int32[]."""
         return jax.lax.axis_index(self.vocabulary) if self.vocabulary else 0
 
     def local_parts(self, parts: int) -> int:
-        """Inside `run`: how many of `parts` equal parts of the vocabulary this device has."""
+        """Returns how many of `parts` equal parts of the vocabulary this device has."""
         return parts // jax.lax.axis_size(self.vocabulary) if self.vocabulary else parts
 
     def gather(self, x: jax.Array) -> jax.Array:
-        """Inside `run`: the batch rows of all devices with which this one shares the vocabulary."""
+        """Returns the batch rows of all devices that have other parts of the vocabulary."""
         return jax.lax.all_gather(x, self._shared, tiled=True) if self._shared else x
 
     def local_rows(self, x: jax.Array, rows: int) -> jax.Array:
-        """Inside `run`: this device's `rows` rows of an array whose rows `gather` collected."""
+        """Returns this device's `rows` rows of an array whose rows `gather` collected."""
         if not self._shared:
             return x
         start = jax.lax.axis_index(self._shared) * rows
         return jax.lax.dynamic_slice_in_dim(x, start, rows)
 
     def parts(self, x: jax.Array) -> jax.Array:
-        """Inside `run`: `x` of every part of the vocabulary, [parts, ...]."""
+        """Returns the arrays `x` of all parts of the vocabulary, [parts, ...]."""
         return jax.lax.all_gather(x, self.vocabulary) if self.vocabulary else x[None]
 
     def sum_parts(self, x: jax.Array) -> jax.Array:
-        """Inside `run`: sums gathered rows over the vocabulary; returns this device's rows."""
-        only = tuple(axis for axis in self.vocabulary if axis not in self.rows)
-        x = jax.lax.psum(x, only) if only else x
+        """Sums gathered rows over the parts of the vocabulary; returns this device's rows."""
+        unshared = tuple(axis for axis in self.vocabulary if axis not in self.rows)
+        x = jax.lax.psum(x, unshared) if unshared else x
         return jax.lax.psum_scatter(x, self._shared, tiled=True) if self._shared else x
 
     def sum_rows(self, x: jax.Array) -> jax.Array:
-        """Inside `run`: sums the table's gradient over devices whose rows were not gathered."""
-        only = tuple(axis for axis in self.rows if axis not in self.vocabulary)
-        return jax.lax.psum(x, only) if only else x
+        """Sums the table's gradient over the devices whose rows `gather` did not collect."""
+        unshared = tuple(axis for axis in self.rows if axis not in self.vocabulary)
+        return jax.lax.psum(x, unshared) if unshared else x
 
 
 # No split, on one device.

@@ -109,12 +109,12 @@ def _hub_licence(origins: Sequence[tuple[Origin, ...]]) -> str:
 
 def _size(examples: int) -> str:
     """Returns the hub's category of a number of examples, such as "1K<n<10K"."""
-    before = ""
+    previous = ""
     for limit, name in _SIZES:
         if examples < limit:
-            return f"{before}<n<{name}" if before else f"n<{name}"
-        before = name
-    return f"n>{before}"
+            return f"{previous}<n<{name}" if previous else f"n<{name}"
+        previous = name
+    return f"n>{previous}"
 
 
 def _tags(tasks: Iterable[TaskInfo]) -> list[str]:

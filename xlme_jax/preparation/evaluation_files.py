@@ -443,8 +443,8 @@ def _replaced(content: str, begin: str, end: str, replace: Callable[[str], str])
     head, *parts = content.split(begin)
     yield head
     for part in parts:
-        inside, closed, after = part.partition(end)
-        yield replace(inside) + after if closed else begin + part
+        inside, closed, following = part.partition(end)
+        yield replace(inside) + following if closed else begin + part
 
 
 def _elements(content: str, tags: re.Pattern[str]) -> Iterator[tuple[re.Match, re.Match]]:

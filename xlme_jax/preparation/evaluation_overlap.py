@@ -203,8 +203,9 @@ class Overlap:
                 where = f"{counts.texts:,} texts of {task}"
                 yield f"overlap: {number:,} of {where} have evaluation text"
         clean = sum(not (self.whole[file] or self.in_part[file]) for file in self.whole)
-        rest = f", and {len(self.unread):,} COULD NOT BE READ" if self.unread else ""
-        yield f"overlap: none in {clean} of {len(self.whole)} evaluation files that were read{rest}"
+        unread = f", and {len(self.unread):,} COULD NOT BE READ" if self.unread else ""
+        files = len(self.whole)
+        yield f"overlap: none in {clean} of {files} evaluation files that were read{unread}"
 
 
 def _counts(tasks: dict[str, int]) -> str:

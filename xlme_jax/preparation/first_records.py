@@ -473,14 +473,14 @@ def _script(lines: Sequence[str], tag: str, side: int, is_pairs: bool) -> Iterat
         if script := _script_of(character):
             counts[script] += number
     total = sum(counts.values())
-    other = sum(number for script, number in counts.items() if script not in expected)
-    if total < _LEAST_LETTERS or other < 0.5 * total:
+    unexpected = sum(number for script, number in counts.items() if script not in expected)
+    if total < _LEAST_LETTERS or unexpected < 0.5 * total:
         return
     main = counts.most_common(1)[0][0]
     example = f"{main}, not {'/'.join(sorted(expected))}: {lines[0]}"
     if main != "Latn":
-        can_ruin = is_pairs or (other >= _NEARLY_ALL * total and tag in languages.XLMR)
-        yield _Finding("script", other, total, "letters", side, example, can_ruin)
+        can_ruin = is_pairs or (unexpected >= _NEARLY_ALL * total and tag in languages.XLMR)
+        yield _Finding("script", unexpected, total, "letters", side, example, can_ruin)
         return
     without = sum(not any(_script_of(c) in expected for c in line) for line in lines)
     # Corpora of languages beyond XLM-R's have text in unofficial Latin orthographies.

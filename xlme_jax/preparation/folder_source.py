@@ -217,8 +217,8 @@ def _explanation(file: FileOfDistribution, parts: Sequence[str]) -> str:
 
 def _folder_names(config: PrepareConfig) -> list[str]:
     """Returns the folders or single files of the configuration or of $TEXT_DIR, as given."""
-    given = setting(config, OPTION) or os.environ.get(VARIABLE) or ""
-    return [name for name in os.fspath(given).split(",") if name]
+    folders = setting(config, OPTION) or os.environ.get(VARIABLE) or ""
+    return [name for name in os.fspath(folders).split(",") if name]
 
 
 def _folders(config: PrepareConfig) -> list[Path]:
@@ -241,13 +241,13 @@ def _folders(config: PrepareConfig) -> list[Path]:
 
 def _parts(config: PrepareConfig) -> tuple[str, ...]:
     """Returns the parts of distributions to train on; raises ValueError if one is unknown."""
-    given = tuple(setting(config, "include_parts") or ())
-    if wrong := [part for part in given if part not in _OTHER_PARTS]:
+    parts = tuple(setting(config, "include_parts") or ())
+    if wrong := [part for part in parts if part not in _OTHER_PARTS]:
         raise ValueError(
-            f"prepare: `include_parts` is {','.join(given)!r}; {wrong[0]!r} is none of "
+            f"prepare: `include_parts` is {','.join(parts)!r}; {wrong[0]!r} is none of "
             f"{', '.join(_OTHER_PARTS)}"
         )
-    return (TRAIN, *given)
+    return (TRAIN, *parts)
 
 
 def _check(folder: Path, survey: Survey, parts: Sequence[str]) -> None:
@@ -288,11 +288,11 @@ def _check_forms(files: Files) -> None:
     for file in files:
         name = reading.strip_compression(file.path.name)
         key = (file.path.parent, name.rpartition(".")[0] or name, file.languages, file.side)
-        other = forms.setdefault(key, file.path)
-        if other != file.path:
+        earlier = forms.setdefault(key, file.path)
+        if earlier != file.path:
             raise DataError(
-                f"{file.path}: {other.name} seems to be the same text in another format; move one "
-                "of them out of the folder"
+                f"{file.path}: {earlier.name} seems to be the same text in another format; "
+                "move one of them out of the folder"
             )
     by_name = {file.path.name: file.path for file in files}
     for file in files:

@@ -239,9 +239,5 @@ def is_prepared(config: PrepareConfig) -> bool:
 
 def write_settings(config: PrepareConfig, command: str) -> None:
     """Writes the settings beside the data set; `is_prepared` returns True from then on."""
-    content = {
-        "format": FORMAT,
-        "settings": settings(config),
-        "command": command,
-    }
+    content = {"format": FORMAT, "settings": settings(config), "command": command}
     replace_file(as_path(config.output) / SETTINGS_FILE, seal(content))

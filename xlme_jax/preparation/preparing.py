@@ -329,13 +329,13 @@ def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
     """
     file = output / prepared_format.DATASET_FILE
     try:
-        before = {(row["name"], row["split"]) for row in unseal_rows(file.read_bytes())[1]}
+        earlier = {(row["name"], row["split"]) for row in unseal_rows(file.read_bytes())[1]}
     except (OSError, ValueError, KeyError):
         return
-    dropped = sorted({name for name, _ in before - {(job.name, job.split) for job in jobs}})
+    dropped = sorted({name for name, _ in earlier - {(job.name, job.split) for job in jobs}})
     if dropped:
         _log.info(f"Not named by this command, so dropped from the data set: {', '.join(dropped)}")
-    if before & {(job.name, job.split) for job in pending}:
+    if earlier & {(job.name, job.split) for job in pending}:
         file.unlink()
 
 

@@ -251,8 +251,8 @@ class Source:
         Raises:
           DataError: No folder is given, or it does not exist.
         """
-        given = setting(config, self.option)
-        return required_folder(given, self.variable, self.content, self.option)
+        value = setting(config, self.option)
+        return required_folder(value, self.variable, self.content, self.option)
 
     def folders(self, config: PrepareConfig) -> list[Path]:
         """Returns the folders of a source that may have several, separated by commas.
@@ -260,8 +260,8 @@ class Source:
         Raises:
           DataError: No folder is given, or one does not exist.
         """
-        given = setting(config, self.option) or os.environ.get(self.variable) or ""
-        names = [name for name in os.fspath(given).split(",") if name] or [""]
+        value = setting(config, self.option) or os.environ.get(self.variable) or ""
+        names = [name for name in os.fspath(value).split(",") if name] or [""]
         return [required_folder(x, self.variable, self.content, self.option) for x in names]
 
 
@@ -376,11 +376,11 @@ def check_names(origins: Iterable[tuple[str, object]], remedy: str) -> None:
       origins: (name of a task, where its text comes from), for each task.
       remedy: Words that end the message.
     """
-    origin_of: dict[str, object] = {}
+    origin_by_task: dict[str, object] = {}
     for name, origin in origins:
-        if name in origin_of:
+        if name in origin_by_task:
             raise ValueError(
-                f"{origin_of[name]} and {origin}: both would be the task {name}, and one would be "
-                f"lost; {remedy}"
+                f"{origin_by_task[name]} and {origin}: both would be the task {name}, and one "
+                f"would be lost; {remedy}"
             )
-        origin_of[name] = origin
+        origin_by_task[name] = origin

@@ -222,10 +222,10 @@ def from_environment(environment: Mapping[str, str]) -> tuple[list[str], dict[st
     names: list[str] = []
     settings: dict[str, Any] = {}
     for source in SOURCES.values():
-        given = source.from_environment(environment)
-        if given is not None:
+        of_source = source.from_environment(environment)
+        if of_source is not None:
             names.append(source.name)
-            settings |= given
+            settings |= of_source
     return names, arguments(settings)
 
 
@@ -292,8 +292,8 @@ def _check_buckets(config: PrepareConfig) -> None:
     paths: list[tuple[str, Any]] = [("output", config.output)]
     for source in chosen(config):
         if source.content:
-            given = setting(config, source.option)
-            folders = str(given).split(",") if given else [None]
+            value = setting(config, source.option)
+            folders = str(value).split(",") if value else [None]
             paths += [(source.option, folder) for folder in folders]
     from xlme_jax.data.benchmarks import labelled_rows
 

@@ -129,11 +129,11 @@ def _ends(weight: np.ndarray) -> np.ndarray:
     """
     if (weight == _WORD).all():
         return np.arange(WORDS, len(weight) + 1)
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(weight, dtype=np.int64)])
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(weight, dtype=np.int64)])
     # For each weight up to the total one, how many of the first words it takes to reach it.
     reached = np.concatenate([np.zeros(1, np.int64), np.repeat(np.arange(len(weight)) + 1, weight)])
-    begins = np.searchsorted(before, before[-1] - WORDS * _WORD, side="right")
-    return reached[before[:begins] + WORDS * _WORD]
+    begins = np.searchsorted(starts, starts[-1] - WORDS * _WORD, side="right")
+    return reached[starts[:begins] + WORDS * _WORD]
 
 
 def _digests(values: np.ndarray, starts: np.ndarray, ends: np.ndarray, base: int) -> np.ndarray:

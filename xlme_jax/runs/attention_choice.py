@@ -64,8 +64,8 @@ def decide(
     if jax.process_index() == 0:
         rows = rows_per_device(streams, mesh, config.loop.micro_batches)
         heads = {path: heads_per_device(x, mesh, dtype) for path, x in encoders.items()}
-        before = recorded_choices(as_path(config.model_dir))
-        decision = _decide(heads, rows, mesh.local_devices[0], before)
+        recorded = recorded_choices(as_path(config.model_dir))
+        decision = _decide(heads, rows, mesh.local_devices[0], recorded)
     choices = _agreed(decision.choices)
     objective = with_attention(config.objective, choices)
     return decision._replace(objective=objective, choices=choices)
@@ -94,7 +94,7 @@ def heads_per_device(encoder: EncoderConfig, mesh: jax.sharding.Mesh, dtype: Any
 
 
 def _decide(
-    heads: Mapping[str, Heads], rows: Rows, device: Any, before: Mapping[str, str]
+    heads: Mapping[str, Heads], rows: Rows, device: Any, recorded: Mapping[str, str]
 ) -> Decision:
     """Returns the decision for some encoders, without `objective`, and logs the reasons.
 
@@ -102,21 +102,21 @@ def _decide(
       heads: {path of an encoder: its heads on a device}.
       rows: rows of each stream on a device.
       device: the device.
-      before: the choices in the newest checkpoint, by path; {} for none.
+      recorded: the choices in the newest checkpoint, by path; {} for none.
     """
     names = {
         path: implementations(device.platform, device.device_kind, shape)
         for path, shape in heads.items()
     }
     choices: dict[str, str] = {
-        path: old for path, old in before.items() if old in names.get(path, ())
+        path: old for path, old in recorded.items() if old in names.get(path, ())
     }
     reasons = dict.fromkeys(choices, "as in the checkpoint")
     for path in heads.keys() - choices.keys():
         if len(names[path]) == 1:
             choices[path] = names[path][0]
             reasons[path] = f"the only one for {device.device_kind}"
-    _warn_of_missing(names, before, device)
+    _warn_of_missing(names, recorded, device)
     text, content = "", None
     if undecided := {path: shape for path, shape in heads.items() if path not in choices}:
         # Imported here because runs on CPUs, and runs that resume, measure nothing.
@@ -139,16 +139,16 @@ def _decide(
 
 
 def _warn_of_missing(
-    names: Mapping[str, Sequence[str]], before: Mapping[str, str], device: Any
+    names: Mapping[str, Sequence[str]], recorded: Mapping[str, str], device: Any
 ) -> None:
-    """Logs a warning for each choice in `before`, the newest checkpoint's, that `names` lacks."""
+    """Logs a warning for each choice in `recorded`, the newest checkpoint's, that `names` lacks."""
     for path, implementation_names in names.items():
-        if path in before and before[path] not in implementation_names:
+        if path in recorded and recorded[path] not in implementation_names:
             _log.warning(
                 "The checkpoint was trained with %s.attention = %r, which %s does not have: the "
                 "run continues with another one, whose sums are rounded differently.",
                 path,
-                before[path],
+                recorded[path],
                 device.device_kind,
             )
 

@@ -208,41 +208,41 @@ def _outcomes(
     encoders = [x for x, measure in settings.items() if measure.about.needs == "encoder"]
     other_evaluations: dict[tuple[str, str], Evaluation] = {}
     if encoders:
-        for name, other in other_subjects(loaded.objective, subject).items():
+        for name, other_subject in other_subjects(loaded.objective, subject).items():
             for task in encoders:
-                measure = settings[task].for_depth(other.num_layers)
-                other_evaluations[task, name] = measure.build(other)
+                measure = settings[task].for_depth(other_subject.num_layers)
+                other_evaluations[task, name] = measure.build(other_subject)
     outcomes = {task: run(loaded.params) for task, run in evaluations.items()}
     for (task, name), run in other_evaluations.items():
         outcomes[task] = with_system(outcomes[task], run(loaded.params), name)
     if pretrained and options.untrained:
         params = loaded.untrained()
         for task in pretrained:
-            before = evaluations[task](params)
-            outcomes[task] = with_system(outcomes[task], before, "untrained")
+            untrained = evaluations[task](params)
+            outcomes[task] = with_system(outcomes[task], untrained, "untrained")
         for (task, name), run in other_evaluations.items():
             outcomes[task] = with_system(outcomes[task], run(params), f"{name} (untrained)")
     listed = list(outcomes.values())
     return _at_chosen_layers(listed, options.layer) if encoders else listed
 
 
-def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
+def with_system(outcome: Outcome, other_outcome: Outcome, system: str) -> Outcome:
     """Returns `outcome` with another model's results and headline figures added.
 
     Args:
       outcome: outcome of the evaluated model.
-      other: outcome of another or untrained encoder; its baselines are left out.
+      other_outcome: outcome of another or untrained encoder; its baselines are left out.
       system: name of that encoder in the result.
     """
     added = tuple(
         dataclasses.replace(result, system=system)
-        for result in other.results
+        for result in other_outcome.results
         if result.system == "model"
     )
-    baselines = {result.system for result in other.results}
+    baselines = {result.system for result in other_outcome.results}
     figures = {
         f"{name} ({system})": value
-        for name, value in other.headline.items()
+        for name, value in other_outcome.headline.items()
         if name.split("/")[-1] not in baselines  # Baselines depend on no encoder.
     }
     return dataclasses.replace(

@@ -73,20 +73,20 @@ def check(
     if not record.config:
         _log.warning("%s without a configuration: nothing shows whether it is of this run.", where)
         return {}
-    before = _configuration(record, folder / FOLDER / str(step), with_changes, where)
-    if before is None:
+    recorded = _configuration(record, folder / FOLDER / str(step), with_changes, where)
+    if recorded is None:
         return {}
     names = [stream.name for stream in streams]
     differing = differences(
-        _from_same(before, config, record), config, names, jax.default_backend()
+        _from_same(recorded, config, record), config, names, jax.default_backend()
     )
-    former = parts.total_steps(before, dataset, names)
+    former = parts.total_steps(recorded, dataset, names)
     changes = [difference for difference in differing if difference.effect is Effect.WEIGHTS]
     _refuse_or_report(where, step, train_steps, former, changes, with_changes)
     for difference in differing:
         if difference.effect is Effect.ROUNDING:
             _log.info("%s. Results are equal but for rounding.", difference)
-    if note := schedule_change((before, former), (config, train_steps), step):
+    if note := schedule_change((recorded, former), (config, train_steps), step):
         _log.warning("%s", note)
     versions = _changed_versions(record)
     if versions:

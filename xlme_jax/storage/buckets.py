@@ -41,13 +41,13 @@ def keep_listings() -> Iterator[None]:
     during the block.
     """
     global _listings_kept
-    before, _listings_kept = _listings_kept, True
+    previous, _listings_kept = _listings_kept, True
     try:
         yield
     finally:
-        _listings_kept = before
+        _listings_kept = previous
         # If the file system was never used, it is not created to clear its listings.
-        if not before and file_system.cache_info().currsize:
+        if not previous and file_system.cache_info().currsize:
             listing().dircache.clear()
 
 

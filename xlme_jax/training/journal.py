@@ -19,12 +19,7 @@ from jax.experimental import multihost_utils
 from xlme_jax.objectives.base import Metrics, Params
 from xlme_jax.training import task_losses
 from xlme_jax.training.best import BestSteps
-from xlme_jax.training.metrics import (
-    TENSORBOARD_DIRECTORY,
-    MetricsWriter,
-    ratios,
-    read_lines,
-)
+from xlme_jax.training.metrics import TENSORBOARD_DIRECTORY, MetricsWriter, ratios, read_lines
 from xlme_jax.training.progress import ProgressLine, Throughput
 from xlme_jax.training.run import Evaluator, Run, Tasks
 from xlme_jax.training.stop_rule import StopRules
@@ -34,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Diverged(ValueError):
-    """Too many updates in a row were skipped because loss or gradient were not finite."""
+    """Too many updates in a row were skipped, because loss or gradient was not finite."""
 
 
 class Journal:

@@ -179,19 +179,19 @@ def batch_share(mesh: Mesh) -> tuple[int, int]:
       ValueError: the rows of processes overlap partially, so that they cannot be split.
     """
     # {process: parts of the batch that its devices hold}; a batch of `shards` rows has one in each.
-    rows: dict[int, set[int]] = collections.defaultdict(set)
+    parts: dict[int, set[int]] = collections.defaultdict(set)
     shards = batch_shards(mesh)
-    placed: dict[Any, Any] = dict(batch_sharding(mesh).devices_indices_map((shards,)))
-    for device, (part, *_) in placed.items():
-        rows[device.process_index].update(range(*part.indices(shards)))
-    shares = sorted({tuple(sorted(part)) for part in rows.values()})
+    slices: dict[Any, Any] = dict(batch_sharding(mesh).devices_indices_map((shards,)))
+    for device, (part, *_) in slices.items():
+        parts[device.process_index].update(range(*part.indices(shards)))
+    shares = sorted({tuple(sorted(share)) for share in parts.values()})
     has_equal_sizes = len({len(share) for share in shares}) == 1
     if [row for share in shares for row in share] != list(range(shards)) or not has_equal_sizes:
         raise ValueError(
             f"Mesh {dict(mesh.shape)} gives the {jax.process_count()} processes overlapping rows "
             f"{shares}. Set Mesh.tensor to a divisor or a multiple of the devices per process."
         )
-    return shares.index(tuple(sorted(rows[jax.process_index()]))), len(shares)
+    return shares.index(tuple(sorted(parts[jax.process_index()]))), len(shares)
 
 
 def put_batch(batch: Any, sharding: NamedSharding, shares: int = 1) -> Any:

@@ -169,14 +169,14 @@ def check_same(subject: str, facts: Mapping[str, str]) -> None:
     is_compared = state.process_id in (0, first)
     gathered = gather(f"{subject}/facts", json.dumps(facts, sort_keys=True) if is_compared else "")
     of_0, of_first = json.loads(gathered[0]), json.loads(gathered[first])
-    name, *more = (name for name in of_0 | of_first if of_0.get(name) != of_first.get(name))
-    rest = ""
-    if more:
-        ellipsis = ", ..." if len(more) > _NAMED else ""
-        rest = f" So do: {', '.join(more[:_NAMED])}{ellipsis}."
+    name, *other_names = (name for name in of_0 | of_first if of_0.get(name) != of_first.get(name))
+    remainder = ""
+    if other_names:
+        ellipsis = ", ..." if len(other_names) > _NAMED else ""
+        remainder = f" So do: {', '.join(other_names[:_NAMED])}{ellipsis}."
     raise ValueError(
         f"{name} differs: {of_first.get(name)} in process {first}, {of_0.get(name)} in process "
-        f"0{_and_processes(differing[1:])}.{rest} Start all processes with the same command, "
+        f"0{_and_processes(differing[1:])}.{remainder} Start all processes with the same command, "
         "configuration, code, packages and data. Nothing was compiled."
     )
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-# A log file gets up to `_MOST_LINES` lines, or one every `_LINE_SECONDS` if these are more lines.
-_MOST_LINES = 100
+# A log file gets up to `_MAX_LINES` lines, or one every `_LINE_SECONDS` if these are more lines.
+_MAX_LINES = 100
 _LINE_SECONDS = 60.0
 
 
@@ -182,10 +182,10 @@ class ProgressLine:
         steps, seconds = step - self._last_line[0], self._clock() - self._last_line[1]
         if self._live:
             return log or seconds >= self._min_seconds
-        return log and (_MOST_LINES * steps >= self._total or seconds >= _LINE_SECONDS)
+        return log and (_MAX_LINES * steps >= self._total or seconds >= _LINE_SECONDS)
 
     def message(self, text: str) -> None:
-        """Prints a line of its own, above the live line."""
+        """Prints a separate line above the live line."""
         if not self._active:
             return
         if self._width:
@@ -196,7 +196,7 @@ class ProgressLine:
         self._stream.flush()
 
     def close(self) -> None:
-        """Ends the live line, so that what is printed next starts on a line of its own."""
+        """Ends the live line, so that the next output starts on a new line."""
         if self._width:
             self._stream.write("\n")
             self._stream.flush()

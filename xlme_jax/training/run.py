@@ -112,7 +112,7 @@ class NeverStop:
         return False
 
     def saved(self, step: int, wait: Callable[[], None]) -> None:
-        """Is called when the state after `step` is saved or being saved.
+        """Notes that the state after `step` is saved, or is being saved.
 
         Args:
           step: finished steps.

@@ -84,11 +84,8 @@ def _sharded(boxed: Any, mesh: jax.sharding.Mesh) -> Any:
 class WarmParams:
     """Merges the weights of a checkpoint with fresh ones, for a warm start.
 
-    Attributes:
-      start: how the checkpoint initializes weights.
-
     Args:
-      start: how the checkpoint initializes weights.
+      start: how the checkpoint initializes weights; also an attribute.
       abstract: shapes, types and shardings of the run's state.
       mesh: the run's mesh.
       seed: seed of the run.
@@ -117,12 +114,13 @@ class WarmParams:
         """
         if self._init is None:
             return _merged(fresh, read)
-        init, out = self._init, jax.tree.map(lambda leaf: leaf.sharding, self._abstract.params)
+        init = self._init
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self._abstract.params)
 
         def derive(fresh: Params, read: Params) -> Params:
             return _merged(fresh, self.start.derive(_merged(meshes.unbox(init()), read)))
 
-        return jax.jit(derive, out_shardings=out)(fresh, read)
+        return jax.jit(derive, out_shardings=shardings)(fresh, read)
 
 
 def _merged(params: Params, replacements: Params) -> Params:
@@ -155,9 +153,9 @@ def fresh_state(
     """
     init = _init(objective, optimizer, seed)
     boxed = jax.eval_shape(init)
-    shardings = [leaf.sharding for leaf in jax.tree.leaves(abstract)]
-    out = jax.tree.unflatten(jax.tree.structure(boxed), shardings)
-    state: TrainState = meshes.unbox(jax.jit(init, out_shardings=out)())
+    leaves = [leaf.sharding for leaf in jax.tree.leaves(abstract)]
+    shardings = jax.tree.unflatten(jax.tree.structure(boxed), leaves)
+    state: TrainState = meshes.unbox(jax.jit(init, out_shardings=shardings)())
     return state
 
 
@@ -203,7 +201,7 @@ def compile_step(
         weights=weights,
         task_counts=task_counts,
     )
-    out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     devices: Any = abstract.step.sharding.device_set
     platforms = {device.platform for device in devices}
     options: dict[str, Any] = {**config.xla_options()}
@@ -211,8 +209,5 @@ def compile_step(
         # Without this, XLA copies both of Adam's moments in each step before it changes them.
         options.setdefault("xla_cpu_copy_insertion_use_region_analysis", True)
     return jax.jit(
-        step,
-        donate_argnums=0,
-        out_shardings=(out, None),
-        compiler_options=options or None,
+        step, donate_argnums=0, out_shardings=(shardings, None), compiler_options=options or None
     )

@@ -22,8 +22,8 @@ from xlme_jax.training.step import make_fill_step
 
 _log = logging.getLogger(__name__)
 _MAX_ROLL_BACKS = 3  # To the same checkpoint.
-# Fields of a checkpoint's record that a run keeps when it continues from the checkpoint.
-_KEPT = ("window", "origin", "origin_digest", "inherited_flops")
+# Fields of a checkpoint's record that a run takes over when it continues from the checkpoint.
+_INHERITED = ("window", "origin", "origin_digest", "inherited_flops")
 
 
 def starting_point(
@@ -61,7 +61,7 @@ def starting_point(
         state, record = restored
         run.batches.set_state(record.data)
         _log.info("Resuming from the checkpoint of step %d.", int(state.step))
-        fields = {name: getattr(record, name) for name in ("skipped", *_KEPT)}
+        fields = {name: getattr(record, name) for name in ("skipped", *_INHERITED)}
         return state, _record(run, **fields), evaluators
     assert state is not None  # Damaged checkpoints raise.
     if config.init_from is None:
@@ -125,9 +125,9 @@ def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmPar
     from xlme_jax.checkpoints.warm_start import warm_start
 
     params = warm(state.params, warm_start(**_warm_arguments(run, warm)))
-    out = jax.tree.map(lambda leaf: leaf.sharding, abstract.carried)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract.carried)
     carried = jax.jit(
-        lambda params: meshes.unbox(init_carried(run.objective, params)), out_shardings=out
+        lambda params: meshes.unbox(init_carried(run.objective, params)), out_shardings=shardings
     )
     state = dataclasses.replace(state, params=params, carried=carried(params))
     if run.config.init_optimizer:
@@ -147,9 +147,9 @@ def fill(
     state: TrainState,
     abstract: TrainState,
 ) -> TrainState:
-    """Returns a state whose carried state is ready for the first step.
+    """Fills the carried state from batches until it is ready for the first step.
 
-    Reads batches until then; `state` is returned as it is if it is ready, or nothing is carried.
+    Returns `state` itself if that is ready, or if the objective carries nothing.
 
     Args:
       objective: what to train.
@@ -164,12 +164,12 @@ def fill(
         return state
     sharding = meshes.batch_sharding(mesh)
     _, shares = meshes.batch_share(mesh)
-    out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    fill_step = make_fill_step(objective, seed=config.seed, micro_batches=config.micro_batches)
-    add = jax.jit(fill_step, donate_argnums=0, out_shardings=out)
+    state_shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    function = make_fill_step(objective, seed=config.seed, micro_batches=config.micro_batches)
+    fill_step = jax.jit(function, donate_argnums=0, out_shardings=state_shardings)
     number = 0
     while not bool(carry.ready(state.carried)):
-        state = add(state, meshes.put_batch(next(batches), sharding, shares), number)
+        state = fill_step(state, meshes.put_batch(next(batches), sharding, shares), number)
         number += 1
     _log.info("Read %d batches before the first step to fill the objective's state.", number)
     return state
@@ -234,4 +234,4 @@ def roll_back(
             f"{error} Rolling back to step {step} {_MAX_ROLL_BACKS} times did not help."
         ) from error
     _log.warning("%s Rolling back to step %d and continuing with other data.", error, step)
-    return state, _record(run, **{name: getattr(record, name) for name in _KEPT})
+    return state, _record(run, **{name: getattr(record, name) for name in _INHERITED})

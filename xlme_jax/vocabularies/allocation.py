@@ -173,9 +173,9 @@ def allocate(
                 del owners[piece]
         allocated[step.language], chosen[step.language] = new, step.candidate
     union = _mixture(allocated, weights)
-    language, more = following
-    added = [piece for piece in more if piece not in union][: size - len(union)]
-    union |= {piece: weights[language] * math.exp(more[piece]) for piece in added}
+    language, gain = following
+    added = [piece for piece in gain if piece not in union][: size - len(union)]
+    union |= {piece: weights[language] * math.exp(gain[piece]) for piece in added}
     return Allocation(chosen, union, len(added), language)
 
 

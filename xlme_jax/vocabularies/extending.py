@@ -124,16 +124,16 @@ def _new_pieces(
 
 def changes(old: Vocabulary, new: Vocabulary, lines: Iterable[str]) -> Changes:
     """Compares the tokens of lines by the vocabulary `old` and by `new`, which derives from it."""
-    total = changed = before = after = 0
+    total = changed = ids_before = ids_after = 0
     stream, ids_in_old = iter(lines), vocabulary_extension.old_ids(new, old)
     while batch := list(itertools.islice(stream, _BATCH)):
         pairs = zip(old.encode_batch(batch), new.encode_batch(batch))
         for old_ids, new_ids in pairs:
             total += 1
             changed += old_ids != ids_in_old[new_ids].tolist()
-            before += len(old_ids)
-            after += len(new_ids)
-    return Changes(total, changed, before, after)
+            ids_before += len(old_ids)
+            ids_after += len(new_ids)
+    return Changes(total, changed, ids_before, ids_after)
 
 
 def summary(changes: Sequence[tuple[str, Changes]]) -> str:

@@ -103,8 +103,8 @@ def _names(phrase: Phrase, language: str) -> list[str]:
 
 def _pair(id: str, drawn: Sequence[Phrase], language: str) -> Example:
     """Returns a list of names and a second one: the same names in reverse order, or other names."""
-    names, more = (_names(phrase, language) for phrase in drawn)
-    other_names = [name for name in more if name not in names]
+    names, second_names = (_names(phrase, language) for phrase in drawn)
+    other_names = [name for name in second_names if name not in names]
     label = "other" if int(id) % 2 and other_names else "same"
     listed = other_names if label == "other" else names[::-1]
     return TextExample(id, (drawn[0].texts[language], ", ".join(listed)), label)
@@ -137,9 +137,9 @@ def _question(id: str, drawn: Sequence[Phrase], language: str) -> Example:
     chosen = int(id) % len(drawn)
     spans = drawn[chosen].spans[language]
     begin, end = spans[int(id) // len(drawn) % len(spans)]
-    before = sum(len(phrase.texts[language]) + 1 for phrase in drawn[:chosen])
+    start = sum(len(phrase.texts[language]) + 1 for phrase in drawn[:chosen])
     name = drawn[chosen].texts[language][begin:end]
-    return QuestionExample(id, name, context, (Answer(name, before + begin),))
+    return QuestionExample(id, name, context, (Answer(name, start + begin),))
 
 
 TASKS: tuple[CldrTask, ...] = (

@@ -228,8 +228,8 @@ def _texts(file: _File, row: Mapping[str, Any], number: int) -> Iterator[tuple[s
         names = (name for name in row if name != form.unit and languages.is_language(name))
         columns = tuple(name for name in names if row[name] is not None)
     # The columns that name languages are only needed if the name of the file does not.
-    needed = [] if file.language else "+".join(form.languages).split("+")
-    missing = [name for name in (form.unit, *needed) if name and row.get(name) is None]
+    required = [] if file.language else "+".join(form.languages).split("+")
+    missing = [name for name in (form.unit, *required) if name and row.get(name) is None]
     if missing := [x for x in columns if not isinstance(row.get(x), str)] + missing:
         raise DataError(
             f"{file.path}, row {number}: no {' and no '.join(missing)}, but {', '.join(row)[:200]}"

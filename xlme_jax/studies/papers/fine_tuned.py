@@ -258,12 +258,14 @@ def by_language(task: str, title: str, caption: str, table: PaperTable, english:
     return lambda ours: sheet_of(title, caption, table, ours, cells)
 
 
-def _mean_with_english(rest: SummaryScore | None, english: SummaryScore | None) -> float | None:
+def _mean_with_english(
+    other_languages: SummaryScore | None, english: SummaryScore | None
+) -> float | None:
     """Returns the mean over languages and English in percent; None if either is missing."""
-    if not rest or not english:
+    if not other_languages or not english:
         return None
-    count = len(rest.languages)
-    return 100 * (count * rest.spread.mean + english.spread.mean) / (count + 1)
+    count = len(other_languages.languages)
+    return 100 * (count * other_languages.spread.mean + english.spread.mean) / (count + 1)
 
 
 def glue(table: PaperTable) -> Make:

@@ -389,8 +389,8 @@ def _families(text: str) -> list[str]:
     """
     fonts = _glyphs()
     first = next(iter(fonts))
-    needed = (next((n for n, has in fonts.items() if ord(c) in has), first) for c in text)
-    return list(dict.fromkeys((first, *needed)))
+    used = (next((n for n, has in fonts.items() if ord(c) in has), first) for c in text)
+    return list(dict.fromkeys((first, *used)))
 
 
 @functools.cache

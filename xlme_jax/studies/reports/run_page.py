@@ -263,8 +263,8 @@ def _data_card(model_dir: Path) -> str:
     if not starts or not config.is_file():
         return ""
     bindings = manifest.bindings(config.read_text(encoding="utf-8"))
-    data = bindings.get("DATA_DIR", bindings.get("Train.data_dir", "")).strip("'\"")
-    card, digest = as_path(data) / DATA_CARD_FILE, str(starts[-1].get("data", ""))
+    data_dir = bindings.get("DATA_DIR", bindings.get("Train.data_dir", "")).strip("'\"")
+    card, digest = as_path(data_dir) / DATA_CARD_FILE, str(starts[-1].get("data", ""))
     if not digest or not card.is_file() or digest not in card.read_text(encoding="utf-8"):
         return ""
     return f"<p><code>{escaped(str(card))}</code></p>" + _file(card)

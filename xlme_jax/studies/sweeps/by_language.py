@@ -25,9 +25,11 @@ def write(selected: Mapping[str, PointResult], output: Path, command: str) -> No
     for seed in range(len(next(iter(selected.values())).runs)):
         tasks: dict[str, list[Outcome]] = {}
         for language, point in selected.items():
-            file, *more = results.find(point.runs[seed].folder)
-            if more:
-                raise ResultsError(f"{file} and {more[0]} are of one run; delete one of them.")
+            file, *duplicates = results.find(point.runs[seed].folder)
+            if duplicates:
+                raise ResultsError(
+                    f"{file} and {duplicates[0]} are of one run; delete one of them."
+                )
             run_results = results.read(file)
             rows: dict[str, list[Result]] = {}
             for row in run_results.results:

@@ -430,12 +430,12 @@ def checked_steps(
     return steps
 
 
-def _changes(before: str, now: str) -> str:
+def _changes(earlier: str, now: str) -> str:
     """Returns the bindings of a run that two configurations set differently, on one line.
 
     Returns "imports" if all bindings are equal.
     """
-    old, new = (manifest.bindings("\n\n".join(_of_run(text))) for text in (before, now))
+    old, new = (manifest.bindings("\n\n".join(_of_run(text))) for text in (earlier, now))
     names = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     return "; ".join(f"{n}: {old.get(n)} there, {new.get(n)} now" for n in names) or "imports"
 

@@ -28,16 +28,16 @@ def check(command: str, config: TrainConfig) -> None:
         return
     flags = dict(word[2:].split("=", 1) for word in words if word[:2] == "--" and "=" in word)
     folders = (x.folder for x in config.evaluators if isinstance(x, TaskEvaluation))
-    data = flags.get("data") or next(folders, "")
+    data_dir = flags.get("data") or next(folders, "")
     for name in (flags.get("tasks") or config.objective.task).split(","):
         if name in BENCHMARKS and not labelled_rows.is_embedded(name):
-            _check_split(name, flags.get("split", "test"), data)
+            _check_split(name, flags.get("split", "test"), data_dir)
 
 
-def _check_split(name: str, split: str, data: str) -> None:
-    """Raises ConfigError if a benchmark has no folder in `data`, or the folder lacks the split."""
+def _check_split(name: str, split: str, data_dir: str) -> None:
+    """Raises ConfigError if `data_dir` lacks the benchmark's folder, or this lacks the split."""
     try:
-        folder = labelled_rows.folder_of(data, name)
+        folder = labelled_rows.folder_of(data_dir, name)
         available = BENCHMARKS[name].available(folder)
     except DataError as error:
         raise ConfigError(f"--evaluate: {error}") from None

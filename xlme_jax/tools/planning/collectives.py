@@ -163,16 +163,16 @@ def _mesh_group(mesh: str, axes: str, devices: int) -> tuple[int, ...]:
       devices: number of devices.
     """
     spanned = {
-        name: (int(before or 1), int(size or 0))
-        for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", axes)
+        name: (int(parts_before or 1), int(size or 0))
+        for name, parts_before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", axes)
     }
     shape: list[int] = []
     index: list[slice | int] = []
     for name, size in re.findall(r"'([^']+)'=(\d+)", mesh):
         # An axis that is not listed has its whole size before a part of 1; 0 is the whole axis.
-        before, part = spanned.get(name, (int(size), 1))
-        part = part or int(size) // before
-        shape += [before, part, int(size) // before // part]
+        parts_before, part = spanned.get(name, (int(size), 1))
+        part = part or int(size) // parts_before
+        shape += [parts_before, part, int(size) // parts_before // part]
         index += [0, slice(None), 0]
     return tuple(np.arange(devices).reshape(shape)[tuple(index)].ravel().tolist())
 

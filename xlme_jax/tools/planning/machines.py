@@ -172,9 +172,9 @@ def _product_topology(text: str, machine: Machine, count: int) -> Topology:
     Raises:
       ValueError: Google offers no such slice.
     """
-    chips, rest = divmod(count, machine.cores)
+    chips, remainder = divmod(count, machine.cores)
     slices = _SLICES[machine.max_dims]
-    if rest or chips not in slices:
+    if remainder or chips not in slices:
         offered = ", ".join(f"{machine.name}-{size * machine.cores}" for size in slices)
         raise ValueError(f"--topology={text!r}: no such slice; available slices are {offered}.")
     return Topology(machine, tuple(map(int, slices[chips].split("x"))))

@@ -210,8 +210,8 @@ class CostModel:
 
     def correct(self, candidate: MeshCandidate, compiled: Compiled) -> None:
         """Calibrates the activation memory with the compiler's result for a candidate."""
-        rest = compiled.memory.total - self._fixed(candidate)
-        self._scale[candidate.remat] = max(rest, 0) / self._activations(candidate)
+        activations = compiled.memory.total - self._fixed(candidate)
+        self._scale[candidate.remat] = max(activations, 0) / self._activations(candidate)
 
     def bytes(self, candidate: MeshCandidate) -> float:
         """Returns the predicted memory per device, in bytes."""
@@ -285,10 +285,10 @@ class CostModel:
 
     def _fixed(self, candidate: MeshCandidate) -> float:
         """Returns the bytes of state, batch and gradients, which are known from shapes."""
-        weights, rest = self._state(candidate.data, candidate.fsdp, candidate.tensor)
+        weights, moments = self._state(candidate.data, candidate.fsdp, candidate.tensor)
         gradients = weights * (2 if candidate.micro_batches > 1 else 1)
         batch = 12 * self._tokens() / candidate.data / candidate.fsdp
-        return weights + rest + gradients + batch
+        return weights + moments + gradients + batch
 
     def _activations(self, candidate: MeshCandidate) -> float:
         """Returns the uncalibrated bytes of activations, proportional to the micro-batch size."""

@@ -250,9 +250,9 @@ class _Counter:
                 value.operands[arrays + 1 :] if value.opcode == "scatter" else [value.operands[1]]
             )
             size = sum(type_bytes(operand_type(name, computation)) for name in updates)
-            before = computation.get(value.operands[0])
-            if before is not None and before.opcode in _IN_PLACE:
-                size += int(min(self._written(called, before), type_bytes(before.type)))
+            operand = computation.get(value.operands[0])
+            if operand is not None and operand.opcode in _IN_PLACE:
+                size += int(min(self._written(called, operand), type_bytes(operand.type)))
             return size * (2 if value.opcode == "scatter" else 1)  # A scatter reads and adds.
         if value.opcode == "fusion":
             nested = self._program.called(value)[0]

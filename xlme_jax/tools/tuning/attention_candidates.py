@@ -69,10 +69,10 @@ def with_gradients(run: Callable[..., jax.Array]) -> Candidate:
     def output_and_gradients(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Returns "output" and the gradient of each differentiated array."""
         differentiated = {name: arrays[name] for name in _DIFFERENTIATED if name in arrays}
-        rest = {n: x for n, x in arrays.items() if n not in differentiated and n != "weights"}
+        constants = {n: x for n, x in arrays.items() if n not in differentiated and n != "weights"}
 
         def total(differentiated: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            output = run(**differentiated, **rest)
+            output = run(**differentiated, **constants)
             products = output.astype(jnp.float32) * arrays["weights"].astype(jnp.float32)
             return products.sum(), output
 

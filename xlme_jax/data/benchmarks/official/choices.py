@@ -47,20 +47,20 @@ class Choices:
         """Returns an example for each answer to each question; see `Format.read`."""
         del language, labels
         is_json = strip_compression(path.name).endswith(".jsonl")
-        needed = (self.passage, self.question, *self.answers, self.right)
+        columns = (self.passage, self.question, *self.answers, self.right)
         numbers = [str(number) for number in range(1, len(self.answers) + 1)]
         examples: list[Example] = []
         questions = 0
         for line, row in (_objects if is_json else _table)(path, split, skips):
             if self.partition and SPLIT_NAMES.get(str(row.get(self.partition)), "") != split:
                 continue
-            missing = [name for name in needed if not str(row.get(name) or "").strip()]
+            missing = [name for name in columns if not str(row.get(name) or "").strip()]
             if missing:
                 skips.unusable(split, f"line {line}", f"no {missing[0]}", ", ".join(row)[:80])
                 if split == "train":
                     continue
             questions += 1
-            passage, question, *answers, right = (str(row.get(name) or "") for name in needed)
+            passage, question, *answers, right = (str(row.get(name) or "") for name in columns)
             if not missing:
                 right = checked_label(right.strip().removesuffix(".0"), numbers, path, line)
             for number, answer in zip(numbers, answers):

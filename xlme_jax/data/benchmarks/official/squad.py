@@ -106,12 +106,12 @@ class Squad:
 
         Returns () for an unanswerable question, and None for a question that is skipped.
         """
-        given = [answer for answer in _stored_answers(question) if answer["text"]]
-        answers = tuple(_answers(given, id, context, skips.skip))
+        stored = [answer for answer in _stored_answers(question) if answer["text"]]
+        answers = tuple(_answers(stored, id, context, skips.skip))
         located = tuple(answer for answer in answers if answer.start is not None)
-        if located or (self.unanswerable and (question.get("is_impossible") or not given)):
+        if located or (self.unanswerable and (question.get("is_impossible") or not stored)):
             return located
-        reason = "question without a usable answer" if given else "question without an answer"
+        reason = "question without a usable answer" if stored else "question without an answer"
         skips.skip(f"question {id}", reason)
         return None
 
@@ -137,7 +137,7 @@ def _stored_answers(question: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _answers(
-    given: Sequence[Mapping[str, Any]],
+    stored: Sequence[Mapping[str, Any]],
     id: str,
     context: str,
     log: Callable[[str, str, str], None],
@@ -145,13 +145,13 @@ def _answers(
     """Yields the answers to a question, without `start` if they are not at their offsets.
 
     Args:
-      given: the answers as the file has them.
+      stored: the answers as the file has them.
       id: id of the question, for `log`.
       context: the context.
       log: function that is called for each answer without `start`, with the question, the reason
         and details.
     """
-    for answer in given:
+    for answer in stored:
         text, start = answer["text"], answer.get("answer_start")
         is_number = type(start) is int and start >= 0
         if is_number and text.strip() and context.startswith(text, start):

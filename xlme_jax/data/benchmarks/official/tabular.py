@@ -102,12 +102,12 @@ class TextTable:
 
         A test file may lack the column of labels.
         """
-        needed = set(self.texts)
+        required = set(self.texts)
         if self.language:
-            needed.add(self.language)
+            required.add(self.language)
         if split != "test":
-            needed.add(self.label)
-        missing = sorted(needed - set(cells))
+            required.add(self.label)
+        missing = sorted(required - set(cells))
         if missing:
             raise DataError(
                 f"{path}, line 1: the header has no {', '.join(missing)}, only "
@@ -188,9 +188,9 @@ class _RowReader:
     def _problem(self, row: Mapping[str, str], cells: int) -> str:
         """Returns why a row cannot be used; "" if it can."""
         label = row.get(self.table.label, "").strip()
-        needed = {*self.table.texts, self.table.label} & set(self.columns)
+        required = {*self.table.texts, self.table.label} & set(self.columns)
         is_shifted = cells > len(self.columns) and not self._is_label(label)
-        if needed - row.keys() or is_shifted:
+        if required - row.keys() or is_shifted:
             return "wrong number of columns"
         is_missing = self.table.label in self.columns and not label and not self.table.score
         return "no label" if is_missing else ""
