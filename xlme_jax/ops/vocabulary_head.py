@@ -111,11 +111,11 @@ def vocabulary_head(
     limit = LOGITS_BYTES
     if compile_platform() == "tpu" and not is_together:
         limit = TPU_LOGITS_BYTES
-    way = _Way(split, limit, keep or is_together)
-    return VocabularyPrediction(*_head(hidden, table, bias, targets, uniforms, way))
+    plan = _HeadPlan(split, limit, keep or is_together)
+    return VocabularyPrediction(*_head(hidden, table, bias, targets, uniforms, plan))
 
 
-class _Way(NamedTuple):
+class _HeadPlan(NamedTuple):
     """How to compute the head.
 
     Attributes:
@@ -129,8 +129,10 @@ class _Way(NamedTuple):
     keep: bool
 
 
-class _Kept(NamedTuple):
-    """What a device keeps for the backward pass: of v visits of n chunks, for M gathered rows.
+class _Exponentials(NamedTuple):
+    """Exponentials of logits that a device keeps for the backward pass.
+
+    They are of v visits of n chunks, for M gathered rows.
 
     Attributes:
       mass: [v, M, n C], exp(logit - maximum of the logit's chunk), in the compute type.
@@ -333,7 +335,7 @@ def _scan(
 
 
 def _forward(
-    way: _Way,
+    plan: _HeadPlan,
     hidden: jax.Array,
     targets: jax.Array,
     uniforms: jax.Array,
@@ -343,7 +345,7 @@ def _forward(
     """Runs the forward pass on one device, inside `VocabularySplit.run`.
 
     Args:
-      way: how to compute the head.
+      plan: how to compute the head.
       hidden: [M, D], the device's rows.
       targets: int32[M].
       uniforms: [M, chunks, 2], for all chunks of the vocabulary.
@@ -352,9 +354,9 @@ def _forward(
 
     Returns:
       Loss, argmax, sample and logarithm of the normalizer of the device's rows, [M] each; and the
-      fields of `_Kept`, if the exponentials are kept.
+      fields of `_Exponentials`, if the exponentials are kept.
     """
-    split = way.split
+    split = plan.split
     local_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
     if split.vocabulary:
@@ -362,7 +364,7 @@ def _forward(
         first = split.part_index() * chunks
         uniforms = jax.lax.dynamic_slice_in_dim(uniforms, first, chunks, axis=1)
     start = split.part_index() * table.shape[0]
-    best, cache = _search(way, hidden, targets, uniforms, table, bias, start)
+    best, cache = _search(plan, hidden, targets, uniforms, table, bias, start)
     merged = _merge(jax.tree.map(split.parts, best))
     best = jax.tree.map(lambda x: split.local_rows(x, local_rows), merged)
     log_normalizer = best.maximum + jnp.log(best.mass)
@@ -370,7 +372,7 @@ def _forward(
 
 
 def _search(
-    way: _Way,
+    plan: _HeadPlan,
     hidden: jax.Array,
     targets: jax.Array,
     uniforms: jax.Array,
@@ -381,7 +383,7 @@ def _search(
     """Visits a device's part of the vocabulary, in groups of chunks and blocks of rows.
 
     Args:
-      way: how to compute the head.
+      plan: how to compute the head.
       hidden: [M, D], all rows that the device has gathered.
       targets: int32[M].
       uniforms: [M, n, 2], for the chunks of the device's part.
@@ -390,13 +392,13 @@ def _search(
       start: id of the first entry of the part.
 
     Returns:
-      The statistics of the part, and `_Kept`, or () if nothing is kept.
+      The statistics of the part, and `_Exponentials`, or () if nothing is kept.
     """
     rows, size = hidden.shape[0], table.shape[0]
-    visits = _divisions(uniforms.shape[1], rows * size, way.limit)
-    blocks = _divisions(rows, rows * size // visits, way.limit)
+    visits = _divisions(uniforms.shape[1], rows * size, plan.limit)
+    blocks = _divisions(rows, rows * size // visits, plan.limit)
     # Both loops write into this array. Stacking results of the inner one would copy them.
-    masses = jnp.zeros((visits, rows, size // visits), hidden.dtype) if way.keep else None
+    masses = jnp.zeros((visits, rows, size // visits), hidden.dtype) if plan.keep else None
 
     def visit(carry: tuple[Any, ...], group: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
         index, table_k, bias_k, uniforms_k = group
@@ -407,7 +409,7 @@ def _search(
             number, hidden, targets, uniforms = block
             logits = _logits(hidden, table_k, bias_k)
             statistics, mass, maximum = _statistics(logits, targets, uniforms, first)
-            if way.keep:
+            if plan.keep:
                 offsets = (index, number * (rows // blocks), jnp.int32(0))
                 mass = mass[None].astype(masses.dtype)
                 masses = jax.lax.dynamic_update_slice(masses, mass, offsets)
@@ -428,7 +430,7 @@ def _search(
     by_visit = uniforms.reshape(rows, visits, -1, 2).swapaxes(0, 1)
     parts = (*_parts(table, bias, visits), by_visit)
     (statistics, masses), maximum = _scan(visit, (begin, masses), parts)
-    return statistics, _Kept(masses, maximum) if way.keep else ()
+    return statistics, _Exponentials(masses, maximum) if plan.keep else ()
 
 
 def _parts(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -444,11 +446,12 @@ def _head(
     bias: jax.Array,
     targets: jax.Array,
     uniforms: jax.Array,
-    way: _Way,
+    plan: _HeadPlan,
 ) -> tuple[jax.Array, ...]:
+    """Returns loss, argmax and sample, [M] each; only the loss has a gradient."""
     # Without differentiation, nothing has to be kept.
-    way = way._replace(keep=False)
-    return _head_forward(hidden, table, bias, targets, uniforms, way)[0]
+    plan = plan._replace(keep=False)
+    return _head_forward(hidden, table, bias, targets, uniforms, plan)[0]
 
 
 def _head_forward(
@@ -457,28 +460,30 @@ def _head_forward(
     bias: jax.Array,
     targets: jax.Array,
     uniforms: jax.Array,
-    way: _Way,
+    plan: _HeadPlan,
 ) -> tuple[tuple[jax.Array, ...], tuple[Any, ...]]:
-    body = functools.partial(_forward, way)
-    kinds = "bbbbkk" if way.keep else "bbbb"
-    results = way.split.run(body, "bbbvv", kinds, hidden, targets, uniforms, table, bias)
+    """Returns the results of `_head`, and the residuals that `_head_backward` reads."""
+    forward = functools.partial(_forward, plan)
+    kinds = "bbbbkk" if plan.keep else "bbbb"
+    results = plan.split.run(forward, "bbbvv", kinds, hidden, targets, uniforms, table, bias)
     loss, argmax, sample, log_normalizer, *cache = results
     residuals = (hidden, table, bias, targets, loss, log_normalizer, cache, uniforms.shape[1])
     return (loss, argmax, sample), residuals
 
 
 def _head_backward(
-    way: _Way, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, ...]
+    plan: _HeadPlan, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array | None, ...]:
+    """Returns the gradients of `hidden`, `table` and `bias`, and None for the other arrays."""
     hidden, table, bias, targets, loss, log_normalizer, cache, chunks = residuals
-    split = way.split
+    split = plan.split
 
     def body(table: jax.Array, bias: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         rows = _Rows(*map(split.gather, arrays[:5]))
-        cache = _Kept(*arrays[5:]) if way.keep else None
+        cache = _Exponentials(*arrays[5:]) if plan.keep else None
         logits = rows.hidden.shape[0] * table.shape[0]
-        visits = _divisions(split.local_parts(chunks), logits, way.limit)
-        blocks = 1 if cache else _divisions(rows.hidden.shape[0], logits // visits, way.limit)
+        visits = _divisions(split.local_parts(chunks), logits, plan.limit)
+        blocks = 1 if cache else _divisions(rows.hidden.shape[0], logits // visits, plan.limit)
         start = split.part_index() * table.shape[0]
         hidden_grad, table_grad, bias_grad = _gradients(
             rows, table, bias, cache, (visits, blocks), start
@@ -516,7 +521,7 @@ def _gradients(
     rows: _Rows,
     table: jax.Array,
     bias: jax.Array,
-    cache: _Kept | None,
+    cache: _Exponentials | None,
     divisions: tuple[int, int],
     start: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -538,14 +543,14 @@ def _gradients(
     size = table.shape[0] // visits
 
     def visit(
-        hidden_grad: jax.Array, part: tuple[Any, ...]
+        hidden_grad: jax.Array, group: tuple[Any, ...]
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        index, table_k, bias_k, *cache_k = part
+        index, table_k, bias_k, *cache_k = group
         table_k = _in_compute_type(table_k, hidden.dtype)
         ids = start + index * size + jnp.arange(size, dtype=jnp.int32)
 
-        def errors(_: None, part: tuple[jax.Array, ...]) -> tuple[None, tuple[jax.Array, ...]]:
-            block = _Rows(*part)
+        def visit_block(_: None, x: tuple[jax.Array, ...]) -> tuple[None, tuple[jax.Array, ...]]:
+            block = _Rows(*x)
             if cache_k:
                 probability = _probabilities(cache_k[0], cache_k[1], block.log_normalizer)
             else:
@@ -563,7 +568,7 @@ def _gradients(
             return None, (error.astype(hidden.dtype), summed)
 
         by_block = (x.reshape(blocks, -1, *x.shape[1:]) for x in rows)
-        error, bias_grads = _scan(errors, None, tuple(by_block))[1]
+        _, (error, bias_grads) = _scan(visit_block, None, tuple(by_block))
         error = error.reshape(-1, size)
         table_grad = product("mc,md->cd", error, hidden)
         hidden_grad = hidden_grad + product("mc,cd->md", error, table_k)
