@@ -72,7 +72,8 @@ def _text_task(task: seqio.Task, modules: tuple[str, ...]) -> TextTask:
     Raises:
       ValueError: The source of the task has no languages, or its features are of no known kind.
     """
-    kind, languages = _kind(task), getattr(task.source, "languages", None)
+    kind = _kind(task)
+    languages = getattr(task.source, "languages", None)
     if not languages:
         raise ValueError(
             f"prepare: the source of task {task.name} has no languages; add an attribute "
@@ -112,7 +113,8 @@ def _kind(task: seqio.Task) -> str:
 
 def _shards(task: seqio.Task, split: str, modules: tuple[str, ...]) -> Iterator[Shard]:
     """Yields the shards of a split of a registered task, which any process can read."""
-    names, kind = task.source.list_shards(split), _kind(task)
+    names = task.source.list_shards(split)
+    kind = _kind(task)
     if isinstance(task.source, seqio_sources.TextSource):
         shards = list(task.source.shards(split))
     else:

@@ -253,8 +253,10 @@ class TfdsLabelledSource(seqio.DataSource):
           languages: Language of the training data.
         """
         super().__init__(splits=subsets.keys())
-        self._chosen, self._subsets = chosen, dict(subsets)
-        self.benchmark, self.languages = chosen.name, tuple(languages)
+        self._chosen = chosen
+        self._subsets = dict(subsets)
+        self.benchmark = chosen.name
+        self.languages = tuple(languages)
 
     def __repr__(self) -> str:
         return f"TfdsLabelledSource({self.benchmark}, {self._subsets}, {self._chosen.labels})"
@@ -276,7 +278,8 @@ class TfdsLabelledSource(seqio.DataSource):
 
     def num_input_examples(self, split: str) -> int | None:
         """Returns the number of examples of the TFDS split; None before the set is generated."""
-        loader, tfds_split = self._loader(split), self._subsets[split][0].split
+        loader = self._loader(split)
+        tfds_split = self._subsets[split][0].split
         return loader.size(tfds_split) if tfds_split in loader.info.splits else None
 
     def get_dataset(
@@ -327,7 +330,8 @@ def read(
       folder: Folder of TFDS sets; None for the default.
       report: Collects the counts of skipped examples.
     """
-    loader, chosen = seqio.utils.LazyTfdsLoader(subset.dataset, data_dir=folder), benchmark(name)
+    loader = seqio.utils.LazyTfdsLoader(subset.dataset, data_dir=folder)
+    chosen = benchmark(name)
     dataset = loader.load(subset.split, shuffle_files=False, shard_info=shard)
     names = label_names(loader.info.features, chosen)
     return zip(_texts(chosen, dataset, names, subset, language, split, report))

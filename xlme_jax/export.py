@@ -82,7 +82,8 @@ def main() -> None:
     from xlme_jax.huggingface import pushing, writing
     from xlme_jax.huggingface.conversion import as_run
 
-    output, repository = as_path(_OUTPUT.value), _PUSH.value
+    output = as_path(_OUTPUT.value)
+    repository = _PUSH.value
     if repository is None and (_DRY_RUN.value or _PRIVATE.value):
         raise ValueError("--dry_run and --private: only with --push=OWNER/NAME")
     if repository is not None:

@@ -126,7 +126,8 @@ def main() -> None:
         name = "standard input"
         lines = split_lines(sys.stdin.buffer.read(), name)
     else:
-        name, lines = _SOURCE.value, read_lines(_SOURCE.value)
+        name = _SOURCE.value
+        lines = read_lines(_SOURCE.value)
     if references is not None and len(references) != len(lines):
         raise ValueError(
             f"{name} has {len(lines):,} lines, {_REFERENCES.value} has {len(references):,}; line n "

@@ -119,7 +119,8 @@ class Growth:
 
     def describe(self) -> str:
         """Returns a line for the log that says how many ids are new and which weights change."""
-        size, names = int(self.rows.max()) + 1, ", ".join(sorted(self.tables))
+        size = int(self.rows.max()) + 1
+        names = ", ".join(sorted(self.tables))
         verb = "grown" if size > self.size else "shrunk" if size < self.size else "changed"
         changes = [f"the vocabulary has {verb} from {self.size:,} to {size:,} ids"]
         if self.new_pieces:

@@ -88,7 +88,8 @@ def warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None) -> An
     if growth is None:
         read = read_arrays(checkpoint, leaves, expected)
     else:
-        rule, with_names = growth.of_copies(expected), jax.tree_util.tree_map_with_path
+        rule = growth.of_copies(expected)
+        with_names = jax.tree_util.tree_map_with_path
         smaller = with_names(lambda path, leaf: rule.small(leaf_name(path), leaf), leaves)
         read = with_names(
             lambda path, leaf, value: rule.grown(leaf_name(path), value, leaf),

@@ -209,7 +209,8 @@ class Vocabulary:
         min_lengths[0] += 1  # <s>
         whole = np.all(lengths > min_lengths, axis=0)
         if not whole.all():
-            ids, sizes = ids[np.repeat(whole, sizes)], np.where(whole, sizes, 0)
+            ids = ids[np.repeat(whole, sizes)]
+            sizes = np.where(whole, sizes, 0)
         return ids, sizes
 
     def _encode_columns(

@@ -120,7 +120,8 @@ def trim(
     Raises:
       VocabularyError: `vocabulary` is no unigram model.
     """
-    proto, origin = _parse(vocabulary.model), origin or vocabulary
+    proto = _parse(vocabulary.model)
+    origin = origin or vocabulary
     if not _is_unigram(proto):
         raise VocabularyError(
             f"{vocabulary.path or 'the vocabulary'} is not a unigram model: without some of its "

@@ -145,7 +145,8 @@ class WordAlignment(Measure):
             a language has no set.
         """
         del configured
-        folder, languages = str(labelled_rows.folder_of(request.data, task)), request.languages
+        folder = str(labelled_rows.folder_of(request.data, task))
+        languages = request.languages
         corpora = tuple(pair for pair in languages if is_pair(pair))
         single = [code for code in languages if not is_pair(code)]
         if corpora and single and request.tasks == (task,):

@@ -374,5 +374,6 @@ def best_null_threshold(
         elif texts[index]:
             current -= 1
         if current > best:
-            best, threshold = current, differences[index]
+            best = current
+            threshold = differences[index]
     return threshold, best / len(gold)

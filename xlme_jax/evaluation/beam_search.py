@@ -110,7 +110,8 @@ def search(
     Returns:
       The W best hypotheses that have ended, best first.
     """
-    count, beams = first.shape[0], config.beams
+    count = first.shape[0]
+    beams = config.beams
     tokens = jnp.full((count, beams, length), pad, jnp.int32).at[:, :, 0].set(first[:, None])
     lowest = jnp.full((count, beams), _LOWEST, jnp.float32)
     begin = _Search(

@@ -290,7 +290,8 @@ class _Corpora:
     """
 
     def __init__(self, corpus: MiningCorpus, settings: Bucc, subject: Subject, report: ReadReport):
-        self.corpus, self.languages = corpus, corpus.languages
+        self.corpus = corpus
+        self.languages = corpus.languages
         # Gold pairs that name no sentence get negative indices, which no mined pair has, so that
         # they count as missed.
         outside = {(-number, -number) for number in range(1, corpus.outside + 1)}
@@ -402,7 +403,9 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
     sources = np.concatenate([np.arange(len(source)), back_partners])
     targets = np.concatenate([partners, np.arange(len(target))])
     scores = np.concatenate([scores, back_scores])
-    pairs, used_sources, used_targets = [], set[int](), set[int]()
+    pairs = []
+    used_sources = set[int]()
+    used_targets = set[int]()
     for index in np.argsort(-scores, kind="stable"):
         score, i, j = float(scores[index]), int(sources[index]), int(targets[index])
         if score > 0 and i not in used_sources and j not in used_targets:
@@ -426,7 +429,8 @@ def tune(
       "threshold": value}. The threshold lies half-way between the lowest score of these pairs and
       the next lower score. If no mined pair is a gold pair: no pairs, and zeros.
     """
-    chosen, figures = 0, {"f1": 0.0, "precision": 0.0, "recall": 0.0, "threshold": 0.0}
+    chosen = 0
+    figures = {"f1": 0.0, "precision": 0.0, "recall": 0.0, "threshold": 0.0}
     correct = 0
     for count, (score, pair) in enumerate(mined, 1):
         correct += pair in gold

@@ -124,7 +124,8 @@ class TaskEvaluation(Measure):
                 "TaskEvaluation needs a fine-tuned model, and this one has no head: fine-tune it "
                 "with one of gin_configs/finetune first"
             )
-        tuned, task = benchmark(subject.task), benchmark(self.task or subject.task)
+        tuned = benchmark(subject.task)
+        task = benchmark(self.task or subject.task)
         if not task.labelled_like(tuned):
             raise ValueError(
                 f"TaskEvaluation.task is {task.name!r}, but the model was fine-tuned on "
@@ -237,7 +238,8 @@ class _LanguageSet:
         Raises:
           ValueError: a file is missing or damaged, or none of the examples has a label.
         """
-        task, split = self.task, self.settings.split
+        task = self.task
+        split = self.settings.split
         all_examples = task.read(self.settings._folder(task), split, self.language, report)
         examples, gold_items = [], []
         unlabelled = 0
@@ -336,7 +338,8 @@ class _LanguageSet:
           predictions: predictions in the form of `predictions`.
           system: name of what predicted, for `Result.system`.
         """
-        kind, gold = self.task.kind, self.gold
+        kind = self.task.kind
+        gold = self.gold
         if kind == "classification":
             ids = {label: number for number, label in enumerate(self.task.labels)}
             gold = [ids.get(label, _NO_CLASS) for label in gold]

@@ -165,7 +165,8 @@ class LinearProbe(Measure):
         Raises:
           ValueError: there are no training examples of the source, or no examples to test.
         """
-        training, testing = available.get("train", ()), available.get(self.split, ())
+        training = available.get("train", ())
+        testing = available.get(self.split, ())
         (source,) = spelled_as([self.source], training)
         if source not in training:
             raise DataError(
@@ -191,7 +192,8 @@ class LinearProbe(Measure):
           pooled: (params, rows) -> pooled states of all layers.
           params: the encoder's parameters.
         """
-        train, validation = sets["train"], sets.get("validation")
+        train = sets["train"]
+        validation = sets.get("validation")
         classes = len(benchmark(self.benchmark).labels)
         states = train.embed(pooled, params)
         held_out = None if validation is None else validation.embed(pooled, params)
@@ -408,7 +410,8 @@ def fit(
         return [Probe(nothing[:-1, 0], nothing[:-1, 0], nothing) for _ in penalties]
     mean, scale = states.mean(axis=0), states.std(axis=0)
     scale = np.where(scale > 0, scale, 1).astype(np.float32)
-    standard, targets = jnp.asarray((states - mean) / scale), jnp.asarray(labels)
+    standard = jnp.asarray((states - mean) / scale)
+    targets = jnp.asarray(labels)
     shape = (states.shape[1] + 1, classes)
     probes = {}
     weights = np.zeros(shape)

@@ -424,7 +424,8 @@ class _Search:
         Returns:
           {language: its figures with the pivot} and {name of a pair without the pivot: figures}.
         """
-        plan, means = self.plan, Fitted(self.sample.means(self.pooled, params))
+        plan = self.plan
+        means = Fitted(self.sample.means(self.pooled, params))
         pivot = self.sides[plan.pivot].embed(self.pooled, params)
         with_pivot: dict[str, _Figures] = {}
         between: dict[str, _Figures] = {}

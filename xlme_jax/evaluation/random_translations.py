@@ -110,7 +110,8 @@ def sample(
     Returns:
       The translations in the order in which they were drawn.
     """
-    count, samples = first.shape[0], config.samples
+    count = first.shape[0]
+    samples = config.samples
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(config.seed), numbers)
     keys = jax.vmap(lambda key: jax.random.split(key, samples))(keys)
     tokens = jnp.full((count, samples, length), pad, jnp.int32).at[:, :, 0].set(first[:, None])

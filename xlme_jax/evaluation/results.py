@@ -209,7 +209,8 @@ def selected(path: Path) -> tuple[str | None, bool]:
     """
     try:
         content = parse(path.read_bytes())
-        best, along = content["best"], bool(content.get("along"))
+        best = content["best"]
+        along = bool(content.get("along"))
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, f"no sweep can be read from it ({error!r})") from None
     if best is not None and (not isinstance(best, str) or not (path.parent / best).is_dir()):

@@ -204,12 +204,15 @@ def chunks(sentences: Tags) -> set[Chunk]:
       ValueError: a tag is empty.
     """
     spans = set()
-    begin, tag_before, type_before = 0, "O", ""
+    begin = 0
+    tag_before = "O"
+    type_before = ""
     flat = [tag for sentence in sentences for tag in (*sentence, "O")]
     for index, tag in enumerate([*flat, "O"]):
         if not tag:
             raise ValueError("a tag is empty: give words without tag the tag O")
-        position, kind = tag[0], tag[1:].split("-", 1)[-1] or "_"
+        position = tag[0]
+        kind = tag[1:].split("-", 1)[-1] or "_"
         is_other_type = kind != type_before
         if (
             tag_before in "ES"

@@ -35,7 +35,8 @@ _TOKENIZERS = {
 _PACKAGES = {JAPANESE: "sacrebleu[ja]", KOREAN: "sacrebleu[ko]"}
 # Least share of a text's letters that scripts of `_TOKENIZERS` must have to choose the tokenizer,
 # and least share of kana, among Chinese characters and kana, with which a text is Japanese.
-_LETTERS_SHARE, _KANA_SHARE = 0.25, 0.1
+_LETTERS_SHARE = 0.25
+_KANA_SHARE = 0.1
 
 
 class SystemScore(NamedTuple):

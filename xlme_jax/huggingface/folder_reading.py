@@ -384,7 +384,8 @@ def _listed(classes: tuple[str, ...]) -> str:
 def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) -> EncoderConfig:
     """Returns the encoder of a configuration; FolderError if a field is missing or invalid."""
     for name in _SIZES:
-        value, minimum = config.get(name), 3 if name == "max_position_embeddings" else 1
+        value = config.get(name)
+        minimum = 3 if name == "max_position_embeddings" else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise FolderError(
                 f"{file}: {name} is {value!r}, but must be an integer of at least {minimum}; "

@@ -66,7 +66,8 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
     objective = config.objective.build(folder.vocabulary.size, jnp.float32)
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
-        optimizer, seed = optax.identity(), config.loop.seed
+        optimizer = optax.identity()
+        seed = config.loop.seed
         abstract = states.abstract_state(objective, optimizer, mesh, seed)
         boxed = states.boxed_state(objective, optimizer, mesh, seed).params
         shapes = {stream.name: (stream.rows, stream.length) for stream in config.streams}

@@ -82,7 +82,8 @@ class RelativeBias(nn.Module):
 
         The length may be symbolic, as in `torch.export` and `torch.jit.trace`.
         """
-        device, half = self.weight.device, self.buckets // 2
+        device = self.weight.device
+        half = self.buckets // 2
         distance = torch.arange(1 - length, length, device=device)  # key - query
         size = distance.abs()
         starts = torch.tensor(far_buckets(self.buckets, self.max_distance), device=device)
@@ -269,7 +270,8 @@ class Encoder(nn.Module):
         The second list has the attention weights of each layer, None each unless requested.
         """
         bias = None if self.relative_bias is None else self.relative_bias(x.shape[1])
-        states, attentions = [x], []
+        states = [x]
+        attentions = []
         for layer in self.layer:
             inputs = (states[-1], allowed, bias, output_attentions)
             if self.gradient_checkpointing and self.training:
@@ -515,7 +517,8 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
         logits = self.lm_head(output.last_hidden_state)
         loss = None
         if labels is not None:
-            scores, labels = logits.flatten(0, 1).float(), labels.flatten()
+            scores = logits.flatten(0, 1).float()
+            labels = labels.flatten()
             if num_items_in_batch is None:
                 loss = nn.functional.cross_entropy(scores, labels)
             else:

@@ -210,7 +210,8 @@ def rules(charsmap: bytes) -> dict[str, str]:
         prefix, base = nodes.pop()
         for index in children[base]:
             unit = units[index]
-            source, below = prefix + bytes([unit & 0xFF]), _base(index, unit)
+            source = prefix + bytes([unit & 0xFF])
+            below = _base(index, unit)
             nodes.append((source, below))
             if unit >> 8 & 1:
                 start = units[below] & 0x7FFFFFFF

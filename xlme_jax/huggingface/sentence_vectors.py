@@ -112,7 +112,8 @@ def sentence_vectors(options: SentenceOptions, loaded: LoadedRun) -> SentenceVec
     if not options.centre:
         return SentenceVectors(options, max_tokens)
     samples = _samples(options.centre, loaded, max_tokens)
-    centre, names = _mean_of_means(samples, options, loaded), ", ".join(samples)
+    centre = _mean_of_means(samples, options, loaded)
+    names = ", ".join(samples)
     return SentenceVectors(options, max_tokens, centre, names)
 
 
@@ -178,7 +179,8 @@ def files(vectors: SentenceVectors, width: int) -> dict[str, bytes]:
       vectors: how a text becomes a vector.
       width: D, width of the encoder.
     """
-    options, content = vectors.options, {}
+    options = vectors.options
+    content = {}
     content["sentence_bert_config.json"] = _json(
         {"max_seq_length": vectors.max_tokens, "do_lower_case": False}
     )

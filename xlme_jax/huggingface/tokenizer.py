@@ -156,7 +156,8 @@ def _pieces(vocabulary: Vocabulary, proto: Any) -> Iterator[tuple[str, float]]:
         if entry.type in (_PIECE.CONTROL, _PIECE.UNUSED):
             # SentencePiece never produces these pieces. A piece with a space never matches, since
             # all spaces become "▁". The lowest score sets that of <unk>, and must not be this one.
-            piece, score = f" {piece}", 0.0
+            piece = f" {piece}"
+            score = 0.0
         elif entry.type == _PIECE.USER_DEFINED and whole.normalize(piece) != f"▁{piece}":
             raise ValueError(
                 f"{_name(vocabulary)}: user_defined_symbols has {piece!r}, which only "

@@ -73,11 +73,13 @@ class WeightLayout:
         return [*self._embeddings(), *self._encoder(), *self._head()]
 
     def _embeddings(self) -> Iterator[Weight]:
-        config, at = self.encoder, f"{self.prefix}embeddings."
+        config = self.encoder
+        at = f"{self.prefix}embeddings."
         size = config.hidden_size
         yield _table(("tokens", "embedding"), f"{at}word_embeddings.weight", self.vocab_size, size)
         if config.absolute_positions:
-            name, path = f"{at}position_embeddings.weight", ("positions", "embedding")
+            name = f"{at}position_embeddings.weight"
+            path = ("positions", "embedding")
             shape = (config.max_length, size)
             if self.is_xlmr:
                 types = f"{at}token_type_embeddings.weight"
@@ -87,7 +89,8 @@ class WeightLayout:
         yield from _norm(("encoder", "embedding_norm"), f"{at}LayerNorm", size)
 
     def _encoder(self) -> Iterator[Weight]:
-        config, at = self.encoder, f"{self.prefix}encoder."
+        config = self.encoder
+        at = f"{self.prefix}encoder."
         for index in range(config.num_layers):
             yield from self._layer(("encoder", f"layer_{index}"), f"{at}layer.{index}.")
         if config.relative_bias != "none":

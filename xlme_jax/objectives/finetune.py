@@ -145,7 +145,8 @@ class FineTune(PlainObjective):
         if self.benchmark.kind == "question_answering":
             logits = mask_padding(logits, rows["segment_ids"])
         losses, correct, weights = label_loss(self.benchmark.kind, logits, rows["labels"])
-        summed, count = (losses * weights).sum(), weights.sum()
+        summed = (losses * weights).sum()
+        count = weights.sum()
         metrics: Metrics = {f"{STREAM}/loss": (summed, count)}
         if correct is not None:
             metrics[f"{STREAM}/accuracy"] = ((correct * weights).sum(), count)

@@ -145,7 +145,8 @@ class InfoXLM(XLM):
     @property
     def diagnostics(self) -> Diagnostics:
         """The diagnostics of XLM, and FLOPs, an alarm and plots of the contrast."""
-        xlm, settings = super().diagnostics, self.config.contrast
+        xlm = super().diagnostics
+        settings = self.config.contrast
         if settings is None:
             return xlm
         return contrast_diagnostics(
@@ -329,7 +330,8 @@ class InfoXLM(XLM):
         """
         settings = self.config.contrast
         assert settings is not None
-        queries, keys = rows["starts"][:, ::2], rows["starts"][:, 1::2]
+        queries = rows["starts"][:, ::2]
+        keys = rows["starts"][:, 1::2]
         if settings.both_directions:
             first, second = queries, keys
             queries = jnp.concatenate([first, second], 1)

@@ -70,7 +70,8 @@ def contrast_diagnostics(
     def alarms(values: Mapping[str, float]) -> list[str]:
         """Returns the alarms of XLM, and an alarm if the contrast has learned nothing."""
         # A blind guess chooses among the keys of the queue and the translation.
-        choices, among = queue_size + 1, f"{queue_size:,} keys"
+        choices = queue_size + 1
+        among = f"{queue_size:,} keys"
         problem = "The contrast has learned nothing"
         return xlm.alarms(values) + blind_guess_alarm(
             problem, values, f"{stream}/xlco_loss", choices, among

@@ -316,7 +316,8 @@ def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
     size = plan.block
 
     def each(i: Any) -> None:
-        q, query = refs["q"][_rows(plan, i), :], _load_query(plan, refs, i)
+        q = refs["q"][_rows(plan, i), :]
+        query = _load_query(plan, refs, i)
         d_output, (_, gates), _, _ = query
 
         def step(j: Any, carry: Any) -> Any:
@@ -364,8 +365,11 @@ def backward_queries_gpu(plan: BlockPlan, refs: Refs) -> None:
     Row n - 1 + j - i of this part, [2n, C], has the distances from (j - i - 1) C to (j - i) C - 1.
     Block (i, j) contributes to this row and to the next, which the following step completes.
     """
-    i, size, n = pl.program_id(0), plan.block, plan.blocks
-    q, query = refs["q"][_rows(plan, i), :], _load_query(plan, refs, i)
+    i = pl.program_id(0)
+    size = plan.block
+    n = plan.blocks
+    q = refs["q"][_rows(plan, i), :]
+    query = _load_query(plan, refs, i)
     first, end = refs["bounds"][0, i], refs["bounds"][1, i]
     _, (_, gates), _, _ = query
 
@@ -428,7 +432,8 @@ def backward_keys_gpu(plan: BlockPlan, refs: Refs) -> None:
 
     def step(i: Any, carry: Any) -> Any:
         dk, dv = carry
-        q, query = refs["q"][_rows(plan, i), :], _load_query(plan, refs, i)
+        q = refs["q"][_rows(plan, i), :]
+        query = _load_query(plan, refs, i)
         d_output = query[0]
         kept_weights, d_scores, _ = _gradients_of_block(plan, refs, query, q, k, v, i, j)
         dk = dk + _dot(d_scores.astype(q.dtype), q, (0, 0))

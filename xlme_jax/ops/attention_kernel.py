@@ -158,7 +158,8 @@ def block_bounds(
 
     def bounds(axis: int) -> jax.Array:
         # Compilers fuse the comparison with its reductions.
-        rows, length = reads.shape[0], reads.shape[axis]
+        rows = reads.shape[0]
+        length = reads.shape[axis]
         index = jax.lax.broadcasted_iota(jnp.int32, reads.shape, axis)
         first = jnp.min(jnp.where(reads, index, length), axis).reshape(rows, -1, block).min(axis=2)
         last = jnp.max(jnp.where(reads, index, -1), axis).reshape(rows, -1, block).max(axis=2)

@@ -119,7 +119,9 @@ def _pieces(batch: tokenizing.Batch, number: int, part_size: int) -> Iterator[to
             break
         tokens = int(sizes[:texts].sum())
         yield ids[:tokens], sizes[:texts], _NO_LABELS
-        ids, sizes, number = ids[tokens:], sizes[texts:], number + texts
+        ids = ids[tokens:]
+        sizes = sizes[texts:]
+        number = number + texts
     # An empty piece would have the number of the next element, so their order would be undefined.
     if len(sizes):
         yield ids, sizes, labels

@@ -99,7 +99,8 @@ class FileOfDistribution:
     @property
     def advice(self) -> str:
         """Returns what the user should do with a file that is not read."""
-        folder, stem = self.path.parent, self.path.name.partition(".")[0]
+        folder = self.path.parent
+        stem = self.path.name.partition(".")[0]
         return self.distribution.advice.format(file=self.path, folder=folder, stem=folder / stem)
 
 
@@ -541,7 +542,8 @@ def check_source(
             why = f"text to evaluate with ({file.part}), which is no training text"
             remedy += f", and with --include_parts={file.part} to train on it all the same"
         if not row.format:
-            why, remedy = "which is not read as it is", file.advice
+            why = "which is not read as it is"
+            remedy = file.advice
         raise DataError(f"{file.path}: this is {row.title}, {why}; {remedy}")
 
 

@@ -137,7 +137,8 @@ def unread_files(jobs: Sequence[Job], rows: Mapping[Job, prepared.TaskInfo]) -> 
         shards = list(zip(job.shards, job.shard_bytes))
         reasons = [_BEHIND] * (len(shards) - number)
         if filters.REST in skipped:
-            reasons, number = [_WITHIN, *reasons], number - 1
+            reasons = [_WITHIN, *reasons]
+            number = number - 1
         dropped += [
             {"file": name, "bytes": size, "reason": f"{job.name} ({job.split}): {reason}"}
             for (name, size), reason in zip(shards[number:], reasons)
@@ -172,7 +173,9 @@ def summary_lines(dropped: Dropped) -> Iterator[str]:
     for entry in dropped:
         if "task" in entry:
             unit = "pairs" if "pairs" in entry else "documents"
-            task, split, number = entry["task"], entry["split"], entry[unit]
+            task = entry["task"]
+            split = entry["split"]
+            number = entry[unit]
             yield f"dropped {task} ({split}, {number:,} {unit}): {entry['reason']}"
     files = [entry for entry in dropped if "file" in entry]
     if earlier := _with_reason(files, _EARLIER_FOLDER):

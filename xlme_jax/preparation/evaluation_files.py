@@ -385,7 +385,9 @@ def _are_words(cells: Sequence[Sequence[str]]) -> bool:
 
 def _conllu(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yields the forms of the sentence in a block of CoNLL-U, made of surface words."""
-    words, spaced, covered = [], "", 0
+    words = []
+    spaced = ""
+    covered = 0
     for row in rows:
         first, _, last = row[0].partition("-")
         if not first.isdecimal() or int(first) <= covered:  # An empty node, or part of a word.
@@ -465,7 +467,8 @@ def _elements(content: str, tags: re.Pattern[str]) -> Iterator[tuple[re.Match, r
 
 def _without_codes(segment: str) -> str:
     """Returns a segment without formatting codes (`_CODES`) and their content."""
-    parts, end = [], 0
+    parts = []
+    end = 0
     for opening, closing in _elements(segment, _CODES):
         if opening.start() >= end:
             parts.append(segment[end : opening.start()])

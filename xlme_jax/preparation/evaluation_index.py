@@ -19,7 +19,8 @@ from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
 # A `DigestTable` has a table of at least 16 bits for each digest, up to 2^28 bits (32 MiB).
-_TABLE_SHARE, _MOST_BITS = 16, 28
+_TABLE_SHARE = 16
+_MOST_BITS = 28
 
 
 class DigestTable:

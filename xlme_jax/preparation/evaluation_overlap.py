@@ -307,7 +307,8 @@ class _Texts:
         grams = word_grams.grams(self._texts, with_numbers=False)
         self._batches.append(word_grams.Grams(grams.digests, grams.texts + self._number))
         self._number += len(self._texts)
-        self._texts, self._characters = [], 0
+        self._texts = []
+        self._characters = 0
 
     def grams(self) -> FileGrams:
         """Returns the windows of all texts so far."""

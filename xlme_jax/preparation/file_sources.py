@@ -291,7 +291,8 @@ def split_documents(
       report: Collects the counts.
     """
     reading = ReadReport()
-    chosen, texts = held_out.chooses(file.name), held_out.texts(language)
+    chosen = held_out.chooses(file.name)
+    texts = held_out.texts(language)
     try:
         for number, document in enumerate(file.read(reading, max_chars)):
             if chosen(number) != (split == VALIDATION):
@@ -377,7 +378,8 @@ def _pair_shard(source: BitextSource) -> Shard:
 
 def _distinct(shards: Sequence[Shard]) -> Shard:
     """Returns one shard that yields each pair of the shards of a split once."""
-    name, more = shards[0].name, len(shards) - 1
+    name = shards[0].name
+    more = len(shards) - 1
     return Shard(
         name + (f" and {more} more" if more else ""),
         functools.partial(duplicates.distinct, tuple(shard.read for shard in shards)),

@@ -29,12 +29,17 @@ from xlme_jax.preparation.tokenizing import Read, Texts
 RECORDS = 1000
 _MOST_CHARS = 1 << 21  # Of long documents, fewer than `RECORDS` are held and examined.
 # Characters and lines of a record, and characters of a line, that are examined.
-_CHARS, _LINES, _LINE_CHARS = 1000, 5, 200
+_CHARS = 1000
+_LINES = 5
+_LINE_CHARS = 200
 _FEW = 100  # Of fewer documents, more characters and lines of each are examined.
 _MOST_LINES = 500  # Lines of all documents that are examined.
 # Lines and characters of a line whose scripts are counted; fewest letters that prove a script; and
 # the share of lines that counts as nearly all.
-_SCRIPT_LINES, _SCRIPT_CHARS, _LEAST_LETTERS, _NEARLY_ALL = 100, 100, 100, 0.99
+_SCRIPT_LINES = 100
+_SCRIPT_CHARS = 100
+_LEAST_LETTERS = 100
+_NEARLY_ALL = 0.99
 _LEAST_TO_IDENTIFY = 50  # Fewest pairs whose languages are identified.
 _LEAST = 4  # Fewest lines or pairs that prove anything.
 
@@ -177,7 +182,8 @@ def read_checked(
         accepts them. Raised by the call, before records are yielded.
     """
     records = read(report)
-    first, characters = [], 0
+    first = []
+    characters = 0
     for record in records:
         first.append(record)
         characters += len(record[0])
@@ -310,7 +316,8 @@ def _matching(starts: str, pattern: str) -> Callable[[Sequence[str]], tuple[int,
         with the pattern, which is slower.
       pattern: Regular expression for the beginning of a line.
     """
-    compiled, first = re.compile(pattern), frozenset(starts)
+    compiled = re.compile(pattern)
+    first = frozenset(starts)
 
     def count(lines: Sequence[str]) -> tuple[int, str]:
         candidates = [line for line in lines if line[0] in first]
@@ -428,7 +435,8 @@ def _codes(texts: Sequence[str], side: int, is_pairs: bool) -> Iterator[_Finding
         yield _Finding("codes", len(codes), len(texts), "texts", side, codes[0])
 
 
-_CODE_CHARS, _CODE = 30, re.compile(r"[!-~]+")
+_CODE_CHARS = 30
+_CODE = re.compile(r"[!-~]+")
 
 
 def _escaped(texts: Sequence[str], side: int) -> Iterator[_Finding]:

@@ -111,7 +111,8 @@ class PublicText(Source):
     def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
         """Lists a task per language and per language pair."""
         text = self._text(config)
-        max_chars, accept = config.max_document_chars, accepted(config)
+        max_chars = config.max_document_chars
+        accept = accepted(config)
         tasks = document_tasks(self.name, text.documents, max_chars, held_out, accept)
         tasks += pair_tasks(
             f"{self.name}_pairs",
@@ -132,7 +133,8 @@ class PublicText(Source):
     def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
         """Lists the documents, and both sides of all pairs."""
         text = self._text(config)
-        max_chars, accept = config.max_document_chars, accepted(config)
+        max_chars = config.max_document_chars
+        accept = accepted(config)
         tasks = document_tasks(self.name, text.documents, max_chars, held_out, accept)
         documents = [language_text for task in tasks for language_text in task.texts()]
         return documents + pair_texts(text.sources, held_out)

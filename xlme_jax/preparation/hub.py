@@ -42,7 +42,8 @@ def download(name: str, stream: bool = False) -> Path:
             f"hf_dataset: {name!r} is neither a folder nor a name such as owner/name, "
             "owner/name/folder or owner/name@revision"
         )
-    repository, part = match["repository"], (match["part"] or "").strip("/")
+    repository = match["repository"]
+    part = (match["part"] or "").strip("/")
     with _readable(name, repository):
         import huggingface_hub
 

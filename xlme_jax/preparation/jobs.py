@@ -99,7 +99,8 @@ def _job(
     Raises:
       ValueError: A setting needs text, but SeqIO yields tokens.
     """
-    kind, shards = task.kind, task.splits[split]
+    kind = task.kind
+    shards = task.splits[split]
     in_order = filters.needs_order(config, kind)
     if in_order:
         shards = filters.in_order(config, shards)
@@ -213,8 +214,10 @@ def _write_held_out(config: PrepareConfig, held_out_text: held_out.HeldOutText) 
     Raises:
       DataError: A file is missing or damaged, or an id is unknown.
     """
-    corpora, rule = sources.find_corpora(config), held_out_text.rule
-    names, files = list(corpora.names()), corpora.files()
+    corpora = sources.find_corpora(config)
+    rule = held_out_text.rule
+    names = list(corpora.names())
+    files = corpora.files()
     if rule.kind == "ids":
         files.append(as_path(rule.path))
     elif rule.kind == "folder":

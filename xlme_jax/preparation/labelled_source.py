@@ -68,7 +68,8 @@ def list_tasks(
             for code in available.get(split, ())
         ]
 
-    training, translated = trained_on("train"), trained_on(TRANSLATED)
+    training = trained_on("train")
+    translated = trained_on(TRANSLATED)
     mixed = training
     if chosen.translated_apart:
         mixed = [*(task for task in training if task.language == "en"), *translated]
@@ -94,7 +95,8 @@ def select(tasks: Sequence[LabelledTask], name: str) -> list[LabelledTask]:
     Raises:
       DataError: The task has the name of the benchmark and no training data.
     """
-    first, names = tasks[0], [task.task for task in tasks[1:]]
+    first = tasks[0]
+    names = [task.task for task in tasks[1:]]
     if name == first.task and "train" not in first.splits:
         names += sorted({task.mixture for task in tasks} - {""})
         alternatives = [task for task in names if task.endswith("_en")] or names

@@ -122,7 +122,9 @@ class Identifier:
         """
         if not self.knows(language):
             return lambda text: True
-        code, codes, label = _code(language), self._codes, self._label
+        code = _code(language)
+        codes = self._codes
+        label = self._label
 
         def is_accepted(text: str) -> bool:
             if len(text) < MIN_CHARS:

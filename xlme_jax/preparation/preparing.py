@@ -83,7 +83,8 @@ def prepare(
     output = as_path(config.output)
     vocabulary = resolve_vocabulary(config)
     model = output / prepared_format.VOCABULARY_FILE
-    evaluation, evaluation_digest = None, ""
+    evaluation = None
+    evaluation_digest = ""
     if config.check_overlap:
         evaluation = evaluation_overlap.evaluation_digests(config.check_overlap)
         evaluation_digest = _write_evaluation_text(config, evaluation)
@@ -297,7 +298,8 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
         # `dataset.json` has the digest, because the model file itself may be damaged.
         content, _ = unseal_rows((output / prepared_format.DATASET_FILE).read_bytes())
         old = content["vocabulary"]
-        size, digest = old["size"], str(old["sha256"])
+        size = old["size"]
+        digest = str(old["sha256"])
     except (OSError, ValueError, KeyError):
         try:
             model = Vocabulary.load(file)

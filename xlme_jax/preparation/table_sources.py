@@ -142,7 +142,8 @@ class Table(_Tables):
         tables = self._discover(config)
         paths = (table.path for of_language in tables.values() for table in of_language)
         distributions.check_source("table", self.location(config), paths)
-        max_chars, accept = config.max_document_chars, accepted(config)
+        max_chars = config.max_document_chars
+        accept = accepted(config)
         return document_tasks(self.name, tables, max_chars, held_out, accept)
 
     def corpora(self, config: PrepareConfig) -> Corpora:
@@ -163,7 +164,8 @@ class Table(_Tables):
                 f"prepare: both `text_language` ({language}) and `language_column` ({column}) are "
                 "given; leave out one"
             )
-        folder, where = self.location(config), conditions(config)
+        folder = self.location(config)
+        where = conditions(config)
         with distributions.named_in_errors("table", folder):
             texts = discover_tables(
                 folder,
@@ -214,7 +216,8 @@ class TablePairs(_Tables, PairSource):
                 min_score=config.min_score if score else None,
                 split=_split(config),
             )
-        where, chosen = conditions(config), matching(config, sources, lambda source: source.paths)
+        where = conditions(config)
+        chosen = matching(config, sources, lambda source: source.paths)
         paths = (path for source in chosen for path in source.paths)
         distributions.check_source("table_pairs", folder, paths)
         return [dataclasses.replace(source, where=where) for source in chosen]

@@ -108,7 +108,8 @@ class _Work:
     identify: bool
 
     def __call__(self, task: TextTask, progress: Callable[[int], None]) -> Content:
-        report, reading = ReadReport(), _Reading(len(task.languages), self.evaluation, task.task)
+        report = ReadReport()
+        reading = _Reading(len(task.languages), self.evaluation, task.task)
         files = _files(task)
         complete = True
         # The smallest files first: if a file has fewer texts than its share of the limit, the rest
@@ -173,7 +174,8 @@ class _Reading:
         self.characters = [0] * sides
         self.sample: list[tuple[str, ...]] = []
         self.evaluation_texts: set[int] = set()
-        self._seen, self._random = duplicates.Digests(), random.Random(seed)
+        self._seen = duplicates.Digests()
+        self._random = random.Random(seed)
         self._evaluation = evaluation
 
     def add(self, texts: Sequence[tuple[str, ...]]) -> None:
@@ -247,7 +249,8 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
         Vocabulary.load(config.vocabulary)
     plain = dataclasses.replace(config, validation="", deduplicate=False, shuffle_pairs=False)
     tasks = _tasks(plain)
-    evaluation, unread = None, 0
+    evaluation = None
+    unread = 0
     if config.check_overlap:
         digests = evaluation_overlap.evaluation_digests(config.check_overlap)
         evaluation = np.unique(np.concatenate(list(digests.values())))

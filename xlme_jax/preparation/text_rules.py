@@ -61,7 +61,9 @@ def repeated_lines(text: str) -> float:
 
 # --- C4 ---
 
-_MIN_WORDS, _MIN_SENTENCES, _LONGEST_WORD = 5, 3, 1000
+_MIN_WORDS = 5
+_MIN_SENTENCES = 3
+_LONGEST_WORD = 1000
 # Of Latin, Greek, Cyrillic and Hebrew; Arabic, Urdu; Devanagari and Bengali; Chinese and Japanese;
 # Armenian; Ethiopic; Khmer; Burmese; Tibetan; Santali; Meetei; and quotes after them.
 _SENTENCE_ENDS = ".?!\u2026\u061f\u06d4\u0964\u0965\u3002\uff01\uff1f\uff0e\uff61\u0589\u055c\u055e"
@@ -87,7 +89,8 @@ def _c4(language: str) -> LineRules:
     has_spaces, has_ends = script not in _WITHOUT_SPACES, script not in _WITHOUT_ENDS
 
     def rules(text: str, report: ReadReport) -> str:
-        lines, sentences = [], 0
+        lines = []
+        sentences = 0
         for line in text.split("\n"):
             end = line.rstrip(_CLOSING)
             if has_ends and (not end.endswith(_ENDS) or line.endswith(_ELLIPSES)):

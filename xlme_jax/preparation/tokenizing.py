@@ -139,7 +139,9 @@ def run_unit(
             while len(sizes) > room:
                 tokens = int(sizes[:room].sum())
                 add_texts(writer, ids[:tokens], sizes[:room])
-                ids, sizes, room = ids[tokens:], sizes[room:], size
+                ids = ids[tokens:]
+                sizes = sizes[room:]
+                room = size
                 parts.append(writer.close())
                 writer = open_part(config, model, unit.job, unit.shard, len(parts))
             add_texts(writer, ids, sizes, labels)
@@ -177,7 +179,8 @@ def encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -
         for ids, sizes, labels in _encoded_shard(config, model, unit, shard, report, stage, room):
             number = room.fitting(sizes)
             if number < len(sizes):
-                ids, sizes = ids[: int(sizes[:number].sum())], sizes[:number]
+                ids = ids[: int(sizes[:number].sum())]
+                sizes = sizes[:number]
             yield ids, sizes, labels
             if room.is_full:
                 report.skip(filters.REST)
@@ -248,13 +251,15 @@ def in_batches(
       For each field of the examples, the tuple of its texts.
     """
     batch: list[tuple[str, ...]] = []
-    characters, size = 0, room.most_texts(BATCH_SIZE) if room else BATCH_SIZE
+    characters = 0
+    size = room.most_texts(BATCH_SIZE) if room else BATCH_SIZE
     for example in texts:
         batch.append(example)
         characters += len(example[0])
         if len(batch) == size or characters > _BATCH_CHARACTERS:
             yield tuple(zip(*batch))
-            batch, characters = [], 0
+            batch = []
+            characters = 0
             size = room.most_texts(BATCH_SIZE) if room else BATCH_SIZE
     if batch:
         yield tuple(zip(*batch))

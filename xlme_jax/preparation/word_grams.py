@@ -20,7 +20,9 @@ import numpy as np
 WORDS = 13
 # Weights of a word, and of a character of the scripts without spaces. The weights in a window add
 # up to that of `WORDS` words.
-_WORD, _HAN, _SOUTH_EAST_ASIAN = 4, 2, 1
+_WORD = 4
+_HAN = 2
+_SOUTH_EAST_ASIAN = 1
 # (first and last code point, weight of a character). Tibetan has a mark after each syllable, which
 # separates words here.
 _UNSPACED = (
@@ -73,7 +75,8 @@ def grams(texts: Sequence[str], with_numbers: bool = True) -> Grams:
         characters += len(text)
         if characters >= _BATCH_CHARACTERS or number == len(texts) - 1:
             batches.append(_batch(texts[start : number + 1], start, with_numbers))
-            start, characters = number + 1, 0
+            start = number + 1
+            characters = 0
     if len(batches) == 1:
         return batches[0]
     return Grams(
@@ -101,7 +104,8 @@ def _batch(texts: Sequence[str], first: int, with_numbers: bool) -> Grams:
     np.not_equal(weight[1:], weight[:-1], out=is_new[1:-1])
     is_new[:-1] |= (weight > 0) & (weight < _WORD)
     edges = np.flatnonzero(is_new)
-    starts, ends = edges[:-1], edges[1:]
+    starts = edges[:-1]
+    ends = edges[1:]
     weight = weight[starts]
     is_word = weight > 0
     starts, ends, weight = starts[is_word], ends[is_word], weight[is_word]

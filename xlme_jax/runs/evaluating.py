@@ -76,9 +76,11 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
     by_step = languages_by_step(as_path(checkpoint))
     if not by_step or any(measures.by_task()[x].about.needs != "head" for x in options.tasks):
         outcomes, header = _evaluated(checkpoint, options)
-        folder, name = as_path(header.checkpoint).parent.parent, str(header.step)
+        folder = as_path(header.checkpoint).parent.parent
+        name = str(header.step)
     else:
-        folder, name = as_path(checkpoint).absolute(), "by_language"
+        folder = as_path(checkpoint).absolute()
+        name = "by_language"
         outcomes, header = _evaluated_by_language(folder, by_step, options)
     output = as_path(options.output or folder / "evaluation" / name)
     return outcomes, results.write(outcomes, output, header)

@@ -101,7 +101,8 @@ def check(
 
 def _changed_versions(record: RunRecord) -> dict[str, str]:
     """Returns {package: "BEFORE -> NOW"} of packages with another version than the checkpoint."""
-    before, now = record.manifest.get("packages", {}), manifest.versions()
+    before = record.manifest.get("packages", {})
+    now = manifest.versions()
     return {
         name: f"{before[name]} -> {version}"
         for name, version in now.items()

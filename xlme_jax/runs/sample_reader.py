@@ -65,7 +65,8 @@ class _Reader:
     """Reads the samples of a run; the first call reads the first batch of its data."""
 
     def __init__(self, parts: Parts, objective: Objective, mesh: jax.sharding.Mesh):
-        self._parts, self._shards = parts, meshes.batch_shards(mesh)
+        self._parts = parts
+        self._shards = meshes.batch_shards(mesh)
         whole = NamedSharding(mesh, PartitionSpec())
         self._compute = jax.jit(
             lambda params, arrays, step: read_rows(

@@ -53,7 +53,8 @@ def check() -> CheckReport:
       The report; errors of an implementation are in it.
     """
     device = jax.local_devices()[0]
-    parts, passed = [_machine(device)], True
+    parts = [_machine(device)]
+    passed = True
     for shape in _shapes(device.platform):
         choice = attention_measurement.measure(shape.heads, shape.rows, device, shape.more)
         passed &= not any(row.problem for row in choice.measured)
@@ -118,7 +119,9 @@ def _training(device: Any) -> tuple[str, bool]:
     names = implementations(device.platform, device.device_kind, heads)
     rows = 8 * meshes.batch_shards(mesh)
     bound = choosing.tolerance(dtype, rows * length)
-    lines, passed, expected = [], True, np.zeros(0)
+    lines = []
+    passed = True
+    expected = np.zeros(0)
     for name in names:
         chosen = dict.fromkeys(automatic_encoders(config), name)
         try:

@@ -62,7 +62,9 @@ def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
     """Waits for the lease; returns the generation of its object."""
     # The generation that was seen last, since when, and whether `busy` was called. An empty
     # `generation` means that this round must not write.
-    seen, since, asked = "", time.monotonic(), False
+    seen = ""
+    since = time.monotonic()
+    asked = False
     while True:
         lease = _read(file)
         if lease is None or (lease["machine"] == _machine() and not _alive(lease)):
@@ -80,7 +82,8 @@ def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
                     lease["machine"].split()[0],
                     EXPIRE_SECONDS,
                 )
-            seen, since = lease["generation"], time.monotonic()
+            seen = lease["generation"]
+            since = time.monotonic()
             generation = ""
         else:
             generation = seen if time.monotonic() - since > EXPIRE_SECONDS else ""

@@ -169,7 +169,9 @@ def check_single(environ: Mapping[str, str], cpus_chosen: bool, trains: bool = F
       ValueError: a launcher started several processes, each of which would do all of the work; or
         the GPUs of other nodes would be idle.
     """
-    start, grant, nodes = launch(environ), granted_gpus(environ), _nodes(environ) or 1
+    start = launch(environ)
+    grant = granted_gpus(environ)
+    nodes = _nodes(environ) or 1
     if start and start.tasks > 1:
         together = "Add --distributed to train together, or start" if trains else "Start"
         raise ValueError(

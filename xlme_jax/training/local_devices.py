@@ -118,7 +118,8 @@ def assign(views: Sequence[View]) -> list[str]:
 
 def _gpus_of(views: Sequence[View], index: int) -> str:
     """Returns the GPUs that process `index` uses; ValueError if its node cannot be divided."""
-    view, neighbours = views[index], _on_node(views, views[index].node)
+    view = views[index]
+    neighbours = _on_node(views, views[index].node)
     tasks = view.tasks or len(neighbours)
     if tasks == 1:
         return ALL
@@ -165,7 +166,8 @@ def unused(
     """
     for node in dict.fromkeys(view.node for view in views):
         indices = _on_node(views, node)
-        view, count = views[indices[0]], sum(used[index] for index in indices)
+        view = views[indices[0]]
+        count = sum(used[index] for index in indices)
         expected = _expected([views[index] for index in indices])
         if hardware and not (view.source or view.restriction):
             expected = view.present

@@ -168,7 +168,8 @@ def check_same(subject: str, facts: Mapping[str, str]) -> None:
     first = differing[0]
     is_compared = state.process_id in (0, first)
     gathered = gather(f"{subject}/facts", json.dumps(facts, sort_keys=True) if is_compared else "")
-    of_0, of_first = json.loads(gathered[0]), json.loads(gathered[first])
+    of_0 = json.loads(gathered[0])
+    of_first = json.loads(gathered[first])
     name, *other_names = (name for name in of_0 | of_first if of_0.get(name) != of_first.get(name))
     remainder = ""
     if other_names:

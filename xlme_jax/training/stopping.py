@@ -105,7 +105,8 @@ class StopOnSignal(NeverStop):
         The answer is the same in all processes.
         """
         with self._lock:
-            self._step, self._wait = step, None
+            self._step = step
+            self._wait = None
             self._deadline = time.monotonic() + self._step_timeout
             return self._last is not None and step >= self._last
 
@@ -120,7 +121,9 @@ class StopOnSignal(NeverStop):
           Stopped: the run was asked to end.
         """
         with self._lock:
-            self._step, self._wait, self._begun = step, wait, True
+            self._step = step
+            self._wait = wait
+            self._begun = True
             self._deadline = time.monotonic() + self._phase_timeout
             if self._last is not None and self._last <= step:
                 raise Stopped(step)

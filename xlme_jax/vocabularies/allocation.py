@@ -160,7 +160,8 @@ def allocate(
         )
     following: tuple[str, Mapping[str, float]] = ("", {})
     for step in growth_steps(curves, weights):
-        old, new = allocated[step.language], pieces_of(step.language, step.candidate)
+        old = allocated[step.language]
+        new = pieces_of(step.language, step.candidate)
         grown = len(owners) + sum(piece not in owners for piece in new)
         grown -= sum(owners[piece] == 1 for piece in old if piece not in new)
         if grown > size:
@@ -171,7 +172,8 @@ def allocate(
         for piece in old:
             if not owners[piece]:
                 del owners[piece]
-        allocated[step.language], chosen[step.language] = new, step.candidate
+        allocated[step.language] = new
+        chosen[step.language] = step.candidate
     union = _mixture(allocated, weights)
     language, gain = following
     added = [piece for piece in gain if piece not in union][: size - len(union)]

@@ -125,7 +125,8 @@ def _new_pieces(
 def changes(old: Vocabulary, new: Vocabulary, lines: Iterable[str]) -> Changes:
     """Compares the tokens of lines by the vocabulary `old` and by `new`, which derives from it."""
     total = changed = ids_before = ids_after = 0
-    stream, ids_in_old = iter(lines), vocabulary_extension.old_ids(new, old)
+    stream = iter(lines)
+    ids_in_old = vocabulary_extension.old_ids(new, old)
     while batch := list(itertools.islice(stream, _BATCH)):
         pairs = zip(old.encode_batch(batch), new.encode_batch(batch))
         for old_ids, new_ids in pairs:

@@ -84,7 +84,8 @@ def token_counts(
     Returns:
       `(counts, N)`: int64[V], occurrences of each id, and the number of sentences.
     """
-    counts, number = np.zeros(vocabulary.size, np.int64), 0
+    counts = np.zeros(vocabulary.size, np.int64)
+    number = 0
     stream = iter(lines)
     while batch := list(itertools.islice(stream, _BATCH)):
         values, _ = vocabulary.encode_flat(batch, threads)

@@ -72,7 +72,8 @@ class OnePass:
         if isinstance(stream, TextStream):
             self._read = ReadText(reader, stream, sampler, shard)
             self._planned = range(sampler.total)[:max_rows]
-            self.examples, self.too_long = len(self._planned), 0
+            self.examples = len(self._planned)
+            self.too_long = 0
         else:
             self._read = ReadPairs(reader, stream, shard, _PASS_SEED)
             planned, pairs_read = _plan_pass(reader, stream, sampler, max_rows)

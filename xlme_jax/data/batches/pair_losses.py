@@ -41,7 +41,8 @@ class PairLosses:
         initial: np.ndarray,
         baseline: np.ndarray | float = 0.0,
     ):
-        self._settings, self.tasks = settings, tuple(tasks)
+        self._settings = settings
+        self.tasks = tuple(tasks)
         self._initial, self._baseline = initial, baseline
         self.weights = initial
         self._estimator = estimator_of(settings)

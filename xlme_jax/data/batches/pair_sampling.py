@@ -30,8 +30,13 @@ _UNITS = 1 << 61
 _LEAST = 1e-8
 # Rounds of Sinkhorn iteration, then steps of Newton's method, until the relative error of row sums
 # is below the tolerance. Tests with some thousand supports took at most 60 steps.
-_ROUNDS, _STEPS, _HALVINGS, _TOLERANCE = 20, 300, 30, 1e-13
-_LONGEST_STEP, _RIDGE, _ROUNDING = 3.0, 1e-14, 1e-15
+_ROUNDS = 20
+_STEPS = 300
+_HALVINGS = 30
+_TOLERANCE = 1e-13
+_LONGEST_STEP = 3.0
+_RIDGE = 1e-14
+_ROUNDING = 1e-15
 
 
 def count_matrix(
@@ -147,7 +152,8 @@ def _scaled(kernel: np.ndarray, shares: np.ndarray) -> np.ndarray:
             if after <= now + 1e-4 * slope + _ROUNDING:
                 break
             step, slope = step / 2, slope / 2
-        potentials, now = potentials + step, after
+        potentials = potentials + step
+        now = after
     return scaled
 
 
@@ -166,7 +172,8 @@ def linear_programme(languages: Sequence[str], counts: np.ndarray, alpha: float)
       ValueError: a share is infeasible; the message names the language.
     """
     check_feasible(languages, counts, alpha, every_pair=False)
-    shares, (rows, columns) = marginals(counts, alpha), np.nonzero(counts)
+    shares = marginals(counts, alpha)
+    (rows, columns) = np.nonzero(counts)
     # In units of the rarer language of each pair and of the share of each language; otherwise
     # entries of rare languages would be below the solver's tolerance. If a rare language's part of
     # a common language's share is below it, the solver may fail; then without these units.
@@ -269,10 +276,12 @@ def check_feasible(
     """
     if alpha == 1:  # The data distribution is feasible.
         return
-    support, shares = counts > 0, marginals(counts, alpha)
+    support = counts > 0
+    shares = marginals(counts, alpha)
     if unmet(support, shares, _LEAST if every_pair else 0) is None:
         return
-    group, consequence = unmet(support, shares), "which is infeasible"
+    group = unmet(support, shares)
+    consequence = "which is infeasible"
     if group is None:
         group = unmet(support, shares, _LEAST)
         consequence = "which leaves nothing for the other pairs of these"
@@ -297,7 +306,9 @@ def _named(languages: Sequence[str], group: np.ndarray) -> str:
 def _remedy(counts: np.ndarray, alpha: float, every_pair: bool = True) -> str:
     """Returns a text that proposes the nearest feasible alpha, and other remedies."""
     # Bisection between `alpha` and 1, the shares in the data, which are always feasible.
-    support, good, bad = counts > 0, 1.0, alpha
+    support = counts > 0
+    good = 1.0
+    bad = alpha
     for _ in range(12):
         middle = (good + bad) / 2
         met = unmet(support, marginals(counts, middle), _LEAST if every_pair else 0) is None

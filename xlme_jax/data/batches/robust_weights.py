@@ -106,7 +106,8 @@ def clamped_response(
     """
     losses, weights = _checked(losses, weights, rho, floor)
     drawn = weights > 0
-    q, high = weights[drawn] / weights.sum(), losses[drawn].max()
+    q = weights[drawn] / weights.sum()
+    high = losses[drawn].max()
     spread = high - losses[drawn].min()
     if rho == 0 or spread == 0:
         return weights / weights.sum()

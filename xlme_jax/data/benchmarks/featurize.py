@@ -183,7 +183,9 @@ def _tagged(
         starts = _row_starts([len(of_word) for of_word in pieces], room)
         report.repair("sentences split", int(len(starts) > 1))
         for begin, end in zip(starts, [*starts[1:], len(pieces)]):
-            tokens, words, labels = [vocabulary.bos_id], [-1], [IGNORED]
+            tokens = [vocabulary.bos_id]
+            words = [-1]
+            labels = [IGNORED]
             for word in range(begin, end):
                 inside = len(pieces[word]) - 1
                 tokens += pieces[word]
@@ -213,7 +215,8 @@ def _row_starts(lengths: Sequence[int], room: int) -> list[int]:
       lengths: number of tokens of each word, `room` at most.
       room: maximum tokens of words per row.
     """
-    starts, used = [0], 0
+    starts = [0]
+    used = 0
     for word, length in enumerate(lengths):
         if used + length > room:
             starts.append(word)
@@ -251,7 +254,8 @@ def _questions(
         report.repair("questions cut", int(len(question) > longest))
         head = [vocabulary.bos_id, *question[:longest], vocabulary.eos_id]
         if example.context != last:  # Questions about one context are adjacent.
-            last, (ids, offsets) = example.context, context.encode(example.context)
+            last = example.context
+            (ids, offsets) = context.encode(example.context)
         size = max_length - len(head) - 1
         answer = example.span
         span = answer_tokens(answer, offsets) if answer else None
@@ -386,7 +390,8 @@ def lost_answers(
     for index, example in enumerate(examples):
         if not example.span:
             continue
-        answer, cut = example.context[slice(*example.span)], cuts.get(index, "")
+        answer = example.context[slice(*example.span)]
+        cut = cuts.get(index, "")
         if cut == answer:
             continue
         if not cut:

@@ -167,7 +167,8 @@ def _named(name: str, path: Path) -> _File | None:
             fields = {} if match is None else match.groupdict()
             if match is None or not (word := fields.get("split") or form.split):
                 continue
-            language, split = fields.get("language") or "", _SPLITS.get(word, word)
+            language = fields.get("language") or ""
+            split = _SPLITS.get(word, word)
             files.append(_File(path, form, split, language, bool(fields.get("pair"))))
             break
     if len(files) > 1:
@@ -223,7 +224,8 @@ def _texts(file: _File, row: Mapping[str, Any], number: int) -> Iterator[tuple[s
     Raises:
       DataError: the row lacks a column, or has another language than the name of the file.
     """
-    form, columns = file.form, file.form.text
+    form = file.form
+    columns = file.form.text
     if EVERY_LANGUAGE in columns:  # A language may lack the unit.
         names = (name for name in row if name != form.unit and languages.is_language(name))
         columns = tuple(name for name in names if row[name] is not None)

@@ -224,7 +224,8 @@ def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport)
         _ids_and_sentences(path, report) for path in files
     )
     gold_file = folder / f"{stem}.gold"
-    gold, outside = None, 0
+    gold = None
+    outside = 0
     if gold_file.is_file():
         gold, outside = _mining_gold(gold_file, source_ids, target_ids, report)
     report.read += len(sources) + len(targets)

@@ -291,7 +291,8 @@ def _draw_list(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
     low, high = list_size
-    size, n = low + numbers.below(high - low + 1), len(stock)
+    size = low + numbers.below(high - low + 1)
+    n = len(stock)
     chosen: list[int] = []
     while len(chosen) < size:
         index = numbers.below(n)
@@ -314,7 +315,8 @@ def _draw_amount(
 def _draw_duration(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
-    size, units = 1 + numbers.below(3), tuple(DURATIONS)
+    size = 1 + numbers.below(3)
+    units = tuple(DURATIONS)
     chosen: list[int] = []
     while len(chosen) < size:
         index = numbers.below(len(units))
@@ -344,7 +346,8 @@ def _draw_time(
     hour, minute, second = numbers.below(24), numbers.below(60), numbers.below(60)
     concepts: tuple[str, ...] = (f"hour:{hour}", f"minute:{minute}")
     if numbers.below(4):
-        time, concepts = datetime.time(hour, minute, second), (*concepts, f"second:{second}")
+        time = datetime.time(hour, minute, second)
+        concepts = (*concepts, f"second:{second}")
         return Message(kind, concepts, (time, "medium")), _hash(f"time:{time}")
     return Message(kind, concepts, (datetime.time(hour, minute), "short")), _hash(
         f"time:{concepts}"
@@ -394,7 +397,8 @@ def _stock(config: CldrConfig, languages: tuple[str, ...]) -> Mapping[str, tuple
             min_names = 1
             stock[kind] = _common_patterns(languages, kind)[: config.inventory]
         else:
-            stock[kind], min_names = (), 0
+            stock[kind] = ()
+            min_names = 0
         if len(stock[kind]) < min_names:
             raise NamesMissing(
                 f"cldr: {', '.join(languages)} have {len(stock[kind])} names in common for "

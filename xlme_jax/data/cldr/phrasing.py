@@ -189,7 +189,8 @@ class Speaker:
             whole = (0, len(pattern[0]))
             return pattern[0], (whole, whole)
         before, after = pattern
-        start, end = len(before), len(before) + len(digits)
+        start = len(before)
+        end = len(before) + len(digits)
         text = before + digits + after
         # The unit or currency is the longer of the texts before and after the number.
         if len(after) >= len(before):
@@ -204,7 +205,8 @@ class Speaker:
         """Returns the text and spans of a date ("full", "long") or a time ("medium", "short")."""
         if style not in self._moments:
             self._moments[style] = _moment_tokens(self._locale, style)
-        text, spans = "", [(0, 0)] * concepts
+        text = ""
+        spans = [(0, 0)] * concepts
         for category, token in self._moments[style]:
             if category == "chars":
                 text += token

@@ -43,7 +43,8 @@ class LocalCopies:
         folder: str | None = None,
         gigabytes: float = DATA_GB,
     ):
-        self._source, self._limit = source, int(gigabytes * 1e9)
+        self._source = source
+        self._limit = int(gigabytes * 1e9)
         self._folder = pathlib.Path(folder) if folder else default_folder()
 
     def find(self, file: FileInfo) -> pathlib.Path:
@@ -139,7 +140,8 @@ class LocalCopies:
 
     def _copy(self, file: FileInfo) -> FileInfo:
         """Copies a file and returns it; raises PreparedDataError, naming the file."""
-        source, target = self._source / file.file, self._copy_path(file)
+        source = self._source / file.file
+        target = self._copy_path(file)
         partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}.partial")
         try:
             copy_file(source, partial)

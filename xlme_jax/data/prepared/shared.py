@@ -79,13 +79,15 @@ def _groups(tasks: Sequence[TaskInfo]) -> Iterator[list[TaskInfo]]:
       tasks: Small tasks, sorted by split, kind and name.
     """
     for _, alike in itertools.groupby(tasks, key=lambda task: (task.split, task.kind)):
-        group, tokens = [], 0
+        group = []
+        tokens = 0
         for task in alike:
             group.append(task)
             tokens += task.tokens
             if tokens >= _FILE_TOKENS:
                 yield group
-                group, tokens = [], 0
+                group = []
+                tokens = 0
         if group:
             yield group
 
@@ -142,7 +144,8 @@ def _rows_in(
     rows = []
     end = 0  # Of the records so far.
     for task in group:
-        shards, first = [], end
+        shards = []
+        first = end
         # Each shard stays an entry of its own, as its last page may be short.
         for shard in task.shards:
             shards.append(_part(file, end, shard.records, shard.tokens))

@@ -129,7 +129,9 @@ class TaskWriter:
                 f"{tuple(languages)}"
             )
         self.directory = as_path(directory)
-        self.name, self.split, self.languages = name, split, tuple(languages)
+        self.name = name
+        self.split = split
+        self.languages = tuple(languages)
         self.part, self.shard_tokens, self.max_length = part, shard_tokens, max_length
         self.max_length_ratio = max_length_ratio
         self.vocabulary_size, self.fingerprint = vocabulary_size, fingerprint
@@ -209,8 +211,10 @@ class TaskWriter:
         Raises:
           ValueError: An example is not `<s> ... </s>`, or an id is not in the vocabulary.
         """
-        starts, has_ends = np.cumsum(sizes) - sizes, sizes > 1
-        first, last = starts[has_ends], (starts + sizes - 1)[has_ends]
+        starts = np.cumsum(sizes) - sizes
+        has_ends = sizes > 1
+        first = starts[has_ends]
+        last = (starts + sizes - 1)[has_ends]
         # Only examples of two or more tokens have a first and a last token to check.
         is_whole = np.zeros(len(sizes), bool)
         is_whole[has_ends] = (ids[first] == BOS_ID) & (ids[last] == EOS_ID)
@@ -243,7 +247,9 @@ class TaskWriter:
           sizes: int64[N], tokens per record.
           tails: Bytes to append to each record; by default none.
         """
-        width, start, content = self._dtype.itemsize, 0, ids.tobytes()
+        width = self._dtype.itemsize
+        start = 0
+        content = ids.tobytes()
         with writing(self._stage):
             for size, tail in zip(sizes.tolist(), tails):
                 writer = self._writer or self._open_shard()
@@ -258,7 +264,9 @@ class TaskWriter:
     def _open_shard(self) -> array_record_module.ArrayRecordWriter:
         path = self._stage / f"{len(self._shards):05d}.arrayrecord"
         self._writer = open_writer(path, self.kind)
-        self._shard_path, self._shard_records, self._shard_tokens = path, 0, 0
+        self._shard_path = path
+        self._shard_records = 0
+        self._shard_tokens = 0
         return self._writer
 
     def _close_shard(self) -> None:
@@ -334,13 +342,15 @@ class MonolingualWriter(TaskWriter):
             full = len(text) // PAGE_TOKENS
             self._write(text[: full * PAGE_TOKENS], np.full(full, PAGE_TOKENS))
             tail = text[full * PAGE_TOKENS :].copy()  # A view would keep the whole text alive.
-            self._pending, self._pending_tokens = [tail], len(tail)
+            self._pending = [tail]
+            self._pending_tokens = len(tail)
 
     def close(self) -> TaskInfo:
         """Writes the last page, finishes the task (or part) and returns its row."""
         if self._pending_tokens:
             self._write(np.concatenate(self._pending), np.array([self._pending_tokens]))
-            self._pending, self._pending_tokens = [], 0
+            self._pending = []
+            self._pending_tokens = 0
         return super().close()
 
 
@@ -432,7 +442,8 @@ class LabelledWriter(TaskWriter):
                 raise ValueError(f"task {self.name}: an answer is not a token range of its example")
         self._count(sizes)
         self._lengths.append(sizes.astype("<u2"))
-        ends, content = 4 * np.cumsum(counts), labels.astype("<i4").tobytes()
+        ends = 4 * np.cumsum(counts)
+        content = labels.astype("<i4").tobytes()
         tails = (content[start:end] for start, end in itertools.pairwise([0, *ends.tolist()]))
         self._write(ids, sizes, tails)
 
@@ -450,7 +461,8 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
     Raises:
       OSError: A file of a part is missing, or a file cannot be written.
     """
-    directory, first = as_path(directory), parts[0]
+    directory = as_path(directory)
+    first = parts[0]
     folder = directory / first.name
     folder.mkdir(parents=True, exist_ok=True)
     # First the row: without it, an interrupted merge is an unfinished task.

@@ -35,7 +35,8 @@ from xlme_jax.validation import extras
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BATCH_ROWS, _FEWEST_ROWS = 1024, 16
+_BATCH_ROWS = 1024
+_FEWEST_ROWS = 16
 _BATCH_BYTES = 1 << 29
 _BUFFER_BYTES = 1 << 20
 _ARROW_FILE = b"ARROW1"
@@ -83,7 +84,9 @@ def parquet_rows(
                 yield from _rows(path, batch, columns)
                 progress.append(batch.num_rows)
             return
-        reason, unread, number = row_conditions.reason(where), _unread_rows(table, groups), 0
+        reason = row_conditions.reason(where)
+        unread = _unread_rows(table, groups)
+        number = 0
         for batch in batches:
             chosen = _satisfying(path, batch, where)
             rows = _rows(path, batch.filter(chosen), columns)
@@ -245,7 +248,8 @@ def _parquet_batches(
     paths = [f"{metadata.schema.column(leaf).path}." for leaf in range(metadata.num_columns)]
     starts = ("",) if columns is None else tuple(f"{column}." for column in columns)
     leaves = [leaf for leaf, name in enumerate(paths) if name.startswith(starts)]
-    declared, largest = Allowance(size), 1
+    declared = Allowance(size)
+    largest = 1
     groups = range(metadata.num_row_groups) if groups is None else groups
     for number in groups:
         group = metadata.row_group(number)

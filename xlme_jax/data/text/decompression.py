@@ -91,7 +91,8 @@ def _inflated_blocks(start: bytes, raw: IO[bytes], compression: _Compression) ->
     stream (zstd) as the end of the file; here both are errors.
     """
     # The decompressor of the current stream (None between streams), and bytes not yet given to it.
-    stream, data = None, start
+    stream = None
+    data = start
     while True:
         # Input of which the output would exceed the block limit stays in xz and bz2,
         # which then need no input, or comes back as `unconsumed_tail` (zlib).
@@ -111,7 +112,8 @@ def _inflated_blocks(start: bytes, raw: IO[bytes], compression: _Compression) ->
         )
         data = getattr(stream, "unconsumed_tail", b"")
         if stream.eof:
-            data, stream = stream.unused_data, None
+            data = stream.unused_data
+            stream = None
         for i in range(0, len(block), _BLOCK_BYTES):
             yield block[i : i + _BLOCK_BYTES]
     if stream is not None:

@@ -431,7 +431,8 @@ def _spread(corpora: Corpora, count: int) -> dict[str, np.ndarray]:
     for files in files_of.values():
         limit = corpora.max_document_chars
         sizes = [_length(file.read(None, limit)) for file in files]
-        chosen, first = _evenly(sum(sizes), count), 0
+        chosen = _evenly(sum(sizes), count)
+        first = 0
         for file, size in zip(files, sizes):
             inside = (chosen >= first) & (chosen < first + size)
             numbers[file.name] = chosen[inside] - first

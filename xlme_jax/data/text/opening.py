@@ -31,9 +31,13 @@ _OTHER_MARKS = {
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 # UTF-16 without a mark has a NUL in each ASCII character, line ends too, at even or at odd bytes.
-_HEAD_BYTES, _LEAST_NULS, _NUL_SHARE = 1 << 12, 3, 0.05
+_HEAD_BYTES = 1 << 12
+_LEAST_NULS = 3
+_NUL_SHARE = 0.05
 # If more of the first bytes are control characters, they are not text.
-_CONTROLS, _CONTROL_SHARE, _LEAST_BYTES = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b")), 0.3, 64
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
+_CONTROL_SHARE = 0.3
+_LEAST_BYTES = 64
 # Bytes from a lone CR on in which LFs are looked for.
 _PROBED_BYTES = 1 << 20
 # If CRs without an LF are so many times as many as LFs, they end lines and are not inside of lines.
@@ -187,7 +191,8 @@ def utf16_of(start: bytes) -> str:
     head = start[: min(len(start), _HEAD_BYTES) // 2 * 2]
     units = np.frombuffer(head, np.uint8).reshape(-1, 2)
     for high, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
-        is_ascii, low = units[:, high] == 0, units[:, 1 - high]
+        is_ascii = units[:, high] == 0
+        low = units[:, 1 - high]
         ends_line = np.isin(low, np.frombuffer(b"\r\n", np.uint8))
         # A text of single bytes has line ends at odd places too, which read as high bytes 0x0A. In
         # UTF-16 this is the high byte of Gurmukhi and Gujarati only. Their text has no other ones
@@ -215,7 +220,8 @@ def _raise_encoding(name: str, label: str, encoding: str) -> NoReturn:
 
 def _probed(first: bytes, blocks: Iterator[bytes]) -> list[bytes]:
     """Returns a list of `first` and the next blocks, up to a mebibyte or slightly more."""
-    probe, size = [first], len(first)
+    probe = [first]
+    size = len(first)
     while size < _PROBED_BYTES and (block := next(blocks, b"")):
         probe.append(block)
         size += len(block)
@@ -258,7 +264,9 @@ def _from_cr(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -> Iter
     Raises:
         DataError: An LF is not the last byte of the text.
     """
-    lines, has_feed, last = 0, False, b""
+    lines = 0
+    has_feed = False
+    last = b""
     for block in filter(None, blocks):
         feed = block.find(b"\n")
         if has_feed or 0 <= feed < len(block) - 1:
@@ -287,7 +295,8 @@ def _from_lf(blocks: Iterable[bytes]) -> Iterator[bytes]:
         pending = block[len(body) :]
         # So long a run of CRs is yielded as it is, to bound memory.
         if len(pending) > _PROBED_BYTES:
-            body, pending = block, b""
+            body = block
+            pending = b""
         body = body.replace(b"\r\n", b"\n")
         yield _LINE_FEED.sub(b"\n", body) if b"\r\n" in body else body
     if pending:

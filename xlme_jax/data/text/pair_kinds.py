@@ -279,7 +279,8 @@ def _zip_units(source: BitextSource, report: ReadReport) -> Units:
 
 
 def _tmx_units(source: BitextSource, report: ReadReport) -> Units:
-    (path,), min_score = source.paths, source.min_score if source.score_name else None
+    (path,) = source.paths
+    min_score = source.min_score if source.score_name else None
     return tmx_units(path, source.lang1, source.lang2, report, source.score_name, min_score)
 
 

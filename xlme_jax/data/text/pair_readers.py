@@ -318,7 +318,8 @@ def _raise_unequal(
 
 def count_lines(path: Path) -> int:
     """Returns the number of lines of a file, compressed or not; the last may lack a newline."""
-    count, last = 0, b"\n"
+    count = 0
+    last = b"\n"
     for block in filter(None, open_text(path)):
         count += block.count(b"\n")
         last = block[-1:]

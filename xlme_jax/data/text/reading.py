@@ -110,7 +110,9 @@ def _line_blocks(
         if end:
             carried.append(block[:end])
             yield b"".join(carried), True
-            carried, size, in_long_line = [block[end:]], len(block) - end, False
+            carried = [block[end:]]
+            size = len(block) - end
+            in_long_line = False
             continue
         carried.append(block)
         size += len(block)
@@ -118,7 +120,9 @@ def _line_blocks(
             data = b"".join(carried)
             cut = _without_partial_character(data)
             yield data[:cut], False
-            carried, size, in_long_line = [data[cut:]], len(data) - cut, True
+            carried = [data[cut:]]
+            size = len(data) - cut
+            in_long_line = True
     if size or in_long_line:
         yield b"".join(carried), True
 

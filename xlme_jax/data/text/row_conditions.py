@@ -152,7 +152,8 @@ def parse(text: str) -> tuple[Condition, ...]:
     Raises:
       ValueError: The text is malformed.
     """
-    conditions, position = [], 0
+    conditions = []
+    position = 0
     while position < len(text):
         match = _CONDITION.match(text, position)
         if match is None:

@@ -68,7 +68,8 @@ def json_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
         DataError: The file is damaged, none of the first lines is a JSON object, or none of the
             first objects has all keys.
     """
-    complete_rows, names = 0, dict[str, None]()
+    complete_rows = 0
+    names = dict[str, None]()
     for number, row in enumerate(_json_objects(path, report), 1):
         if isinstance(row, str):
             yield row

@@ -32,7 +32,8 @@ def segments(path: str | Path) -> dict[Key, str]:
     """
     content = read_text(path, max_bytes=_MAX_BYTES)
     texts: dict[Key, str] = {}
-    document, opening = "", None
+    document = ""
+    opening = None
     for tag in _TAGS.finditer(content):
         if tag["name"].lower() == "doc":
             document = document if tag["end"] else _attribute("docid", tag["attributes"]) or ""

@@ -203,7 +203,8 @@ class _Units:
 
     def take(self) -> Iterator[tuple[str, str] | str]:
         """Yields the items that were completed since the last call."""
-        pairs, self._pairs = self._pairs, []
+        pairs = self._pairs
+        self._pairs = []
         yield from pairs
 
     def check(self, unfinished: int, names: int) -> None:
@@ -233,10 +234,12 @@ class _Units:
                 "TMX, so download the file again or remove it"
             )
         if tag == "tu":
-            self._texts, self._exact = {}, set()
+            self._texts = {}
+            self._exact = set()
             self._score = None
         elif tag == "prop" and self._is_score(attributes):
-            self._score, self._in_score = [], True
+            self._score = []
+            self._in_score = True
         elif tag == "tuv":
             self._side = self._side_of(attributes.get("xml:lang") or attributes.get("lang") or "")
         elif tag == "seg" and self._side is not None:
@@ -337,7 +340,8 @@ class _Units:
 
     def _end_unit(self) -> None:
         """Adds the pair of the current unit, or counts why the unit is skipped."""
-        texts, self._texts = self._texts, {}
+        texts = self._texts
+        self._texts = {}
         if len(texts) < 2:
             self._report.skip("missing language")
             return

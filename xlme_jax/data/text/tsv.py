@@ -12,7 +12,9 @@ from xlme_jax.data.text.decompression import DataError, printable, read_blocks
 from xlme_jax.data.text.reading import ReadReport
 
 # A column that is a number in nearly all of the first pairs is not text.
-_PROBED_PAIRS, _LEAST_PAIRS, _NEARLY_ALL = 300, 10, 0.95
+_PROBED_PAIRS = 300
+_LEAST_PAIRS = 10
+_NEARLY_ALL = 0.95
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)*|[.,]\d+)(?:[eE][-+]?\d+)?%?")
 
 # A pair of stripped, non-empty texts, or the reason why the line is skipped.

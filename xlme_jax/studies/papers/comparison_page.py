@@ -479,6 +479,7 @@ def load(sources: Sequence[str]) -> list[tuple[str, Results]]:
     for source in sources:
         name, equals, path = source.partition("=")
         if not equals or os.path.exists(source):
-            name, path = Path(source.removesuffix("/" + results.RESULTS_FILE)).name, source
+            name = Path(source.removesuffix("/" + results.RESULTS_FILE)).name
+            path = source
         named += [(name, results.read(file)) for file in results.find(path)]
     return named

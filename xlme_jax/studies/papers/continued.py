@@ -177,7 +177,8 @@ def held_out(runs: Sequence[str]) -> Sheet:
                 "--gin_file=gin_configs/ablations/continued.gin to its training."
             )
         for name, curve in sorted(curves.items()):
-            (_, before), (step, after) = curve[0], curve[-1]
+            (_, before) = curve[0]
+            (step, after) = curve[-1]
             change = -relative_drop(before, after)
             percent = f"{change:+.1f}" if np.isfinite(change) else NONE
             texts = (run, "ours", name, f"{before:.4g}", f"{after:.4g}", f"{step:,}", percent)

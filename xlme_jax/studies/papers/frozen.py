@@ -128,7 +128,8 @@ def measured(
         depth. The layer that is best on the set is added.
       number: index of the table among the measure's tables.
     """
-    about, scores = measure.about, measure.about.tables[number]
+    about = measure.about
+    scores = measure.about.tables[number]
     rows = published or _published(scores)
     caption = f"{scores.caption} {_caption(layers)}" if layers and layers.said else scores.caption
 

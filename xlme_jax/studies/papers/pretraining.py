@@ -30,7 +30,8 @@ def _translator(position: str, layers: int) -> str:
     """
     flags = f"--gin.Translate.decoder_layers={layers}"
     if position == "random":
-        name, start = f"runs/wmt14_en_de_random_{layers}", "--gin.INIT_FROM=None"
+        name = f"runs/wmt14_en_de_random_{layers}"
+        start = "--gin.INIT_FROM=None"
     else:
         name = f"${{RUN}}_wmt14_en_de_{position}_{layers}"
         start = f"--gin.Translate.decoder_from=\"'{position}'\" --gin.INIT_FROM=\"'$RUN'\""

@@ -204,7 +204,8 @@ class StreamRows:
 
         The tasks with the largest share of all draws come first.
         """
-        counts, total = Counter(self.drawn), max(len(self.drawn), 1)
+        counts = Counter(self.drawn)
+        total = max(len(self.drawn), 1)
         rows = [(n, share, counts[n] / total, counts[n]) for n, share in self.shares.items()]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
@@ -235,7 +236,8 @@ class StreamRows:
         """Returns the token at a row and a column, with its predictions and verdict."""
         original = int(self.arrays["tokens"][row, column])
         # Without a model that reads the batch, each token stands for itself.
-        token, is_masked = original, False
+        token = original
+        is_masked = False
         if self.reading is not None:
             token = int(self.reading.tokens[row, column])
             is_masked = bool(self.reading.is_masked[row, column])
@@ -294,7 +296,8 @@ class StreamRows:
             number = int(self.arrays["languages"][row, column])
             return f"{task}: {visible(pairs.layout.languages[number - 1])}"
         # Segment ids are from 1, and the sides of a pair take turns.
-        side, is_side = 1 - segment % 2, pairs is not None and pairs.layout.segments == 2
+        side = 1 - segment % 2
+        is_side = pairs is not None and pairs.layout.segments == 2
         if pairs is not None and is_side and not pairs.flip and pairs.layout.pairs_per_item == 1:
             return f"{task}: {visible(self.languages[names[0]][side])}"
         languages = visible(
@@ -385,7 +388,9 @@ def stream_rows(
       arrays: {stream: its part of the batch}.
       readings: {stream: its masked rows and predictions}; may lack streams.
     """
-    pieces, shares, drawn = _pieces(dataset), batches.shares(), batches.drawn()
+    pieces = _pieces(dataset)
+    shares = batches.shares()
+    drawn = batches.drawn()
     languages = {t.name: t.tags for t in dataset.tasks if t.split == "train"}
     return tuple(
         StreamRows(

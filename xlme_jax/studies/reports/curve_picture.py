@@ -114,7 +114,9 @@ def _legend_below(axis: "Axes", columns: int) -> None:
 def _draw_line(axis: "Axes", line: CurveLine, smooth: bool) -> None:
     """Draws few points with markers, and many as a rolling mean over the pale original."""
     subset = thinned(line.points, _MAX_POINTS)
-    label, color, style = plain(line.label, 45), line.color, line.style
+    label = plain(line.label, 45)
+    color = line.color
+    style = line.style
     steps, values = [step for step, _ in subset], [value for _, value in subset]
     if len(steps) <= FEW:
         # Baselines, in dashed or dotted grey, are constant and need no markers.

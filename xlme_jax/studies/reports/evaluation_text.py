@@ -71,7 +71,8 @@ def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[l
     before = {name: values for (name, state), values in lines.items() if state == "untrained"}
     system, untrained = ("model", "untrained")
     if encoder != "encoder":
-        system, untrained = encoder, f"{encoder} (untrained)"
+        system = encoder
+        untrained = f"{encoder} (untrained)"
     rows = [[encoder, *(f"{name} " for name in trained)]]
     for layer in sorted({layer for by_layer in trained.values() for layer in by_layer}):
         marks = ("*" if layers.get((system, name)) == layer else " " for name in trained)

@@ -119,7 +119,8 @@ def draw(
         raise ValueError(f"no pair has the languages {unknown}; there are {list(languages)}")
     order = np.argsort(-counts.sum(axis=1), kind="stable").tolist()
     order = [n for n in order if not highlighted or languages[n] in highlighted]
-    names, drawn = [languages[n] for n in order], np.ix_(order, order)
+    names = [languages[n] for n in order]
+    drawn = np.ix_(order, order)
     panels = [(sampler.name, sampler.density[drawn]) for sampler in densities]
     positive = np.concatenate([density[density > 0] for _, density in panels])
     if not len(positive):

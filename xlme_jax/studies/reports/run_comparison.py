@@ -126,9 +126,11 @@ def compare(model_dirs: Sequence[str]) -> RunComparison:
 
 def _tokens(run: Curves) -> float:
     """Returns the tokens that a run has read according to its log; NaN if the log does not say."""
-    tokens, before = 0.0, 0
+    tokens = 0.0
+    before = 0
     for step, mean in finite(run.get("tokens_per_step", [])):
-        tokens, before = tokens + mean * (step - before), step
+        tokens = tokens + mean * (step - before)
+        before = step
     return tokens if before else math.nan
 
 
@@ -164,7 +166,8 @@ def _differences(
 
 def _ends(lengths: Lengths, runs: Sequence[Curves]) -> DifferenceTable:
     """Returns the table of the final values that differ; the last column compares the last run."""
-    rows, equal = [], 0
+    rows = []
+    equal = 0
     for metric in sorted(set().union(*runs)):
         ends = [Spread(tuple(last_tenth(run.get(metric, [])))) for run in runs]
         if all(end.values and end.mean == ends[0].mean for end in ends):

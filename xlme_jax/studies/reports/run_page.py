@@ -259,12 +259,14 @@ def _manifest(model_dir: Path) -> str:
 
 def _data_card(model_dir: Path) -> str:
     """Returns the data card as HTML; empty if the data is missing or was changed since."""
-    config, starts = model_dir / "config.gin", manifest.read(model_dir).get("starts")
+    config = model_dir / "config.gin"
+    starts = manifest.read(model_dir).get("starts")
     if not starts or not config.is_file():
         return ""
     bindings = manifest.bindings(config.read_text(encoding="utf-8"))
     data_dir = bindings.get("DATA_DIR", bindings.get("Train.data_dir", "")).strip("'\"")
-    card, digest = as_path(data_dir) / DATA_CARD_FILE, str(starts[-1].get("data", ""))
+    card = as_path(data_dir) / DATA_CARD_FILE
+    digest = str(starts[-1].get("data", ""))
     if not digest or not card.is_file() or digest not in card.read_text(encoding="utf-8"):
         return ""
     return f"<p><code>{escaped(str(card))}</code></p>" + _file(card)

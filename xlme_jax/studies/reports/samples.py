@@ -8,7 +8,8 @@ from xlme_jax.studies.reports.batch_rows import PredictedToken, Segment, StreamR
 from xlme_jax.studies.reports.directions import isolated
 
 # Rows of each stream that are read, and sentences of them that are shown.
-ROWS, SENTENCES = 2, 4
+ROWS = 2
+SENTENCES = 4
 _TOKENS = 64  # Of each sentence.
 _OF_MASKS = "[x>y]: x is masked, and y predicted; [x=]: x itself."
 _OF_VERDICTS = (
@@ -125,7 +126,8 @@ def _token_from_json(column: int, encoded: str | Mapping[str, Any]) -> Token:
     """Returns the token of a value of `_token_to_json`, at a column of its row."""
     if isinstance(encoded, str):
         return Token(column, encoded, encoded, False, False, {})
-    piece, verdict = encoded["piece"], encoded.get("verdict")
+    piece = encoded["piece"]
+    verdict = encoded.get("verdict")
     return Token(
         column,
         piece,

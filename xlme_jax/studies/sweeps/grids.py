@@ -76,7 +76,9 @@ def parse_grid(text: str) -> tuple[str, tuple[str, ...]]:
 
 def _split(text: str) -> list[str]:
     """Splits at the commas outside brackets and quotes."""
-    parts, depth, quote = [""], 0, ""
+    parts = [""]
+    depth = 0
+    quote = ""
     for character in text:
         if quote:
             quote = "" if character == quote else quote
@@ -304,7 +306,8 @@ def to_markdown(
     chosen = best(results, config.select, config.minimize)
     lines = [f"# Sweep: {output.name}", "", "```", command, "```", ""]
     lines += _selection(config, chosen, best_by_language(results, config))
-    headings, of_points = [f"`{metric}`" for metric in metrics], []
+    headings = [f"`{metric}`" for metric in metrics]
+    of_points = []
     for result in results:
         name = f"**{result.point.name}**" if result is chosen else result.point.name
         done = sum(run.status == FINISHED for run in result.runs)

@@ -239,7 +239,8 @@ class Sweep:
             _log.info("%s: already finished", label)
             return
         folder.mkdir(parents=True, exist_ok=True)
-        log, command = folder / LOG_FILE, self._train_command(point, seed)
+        log = folder / LOG_FILE
+        command = self._train_command(point, seed)
         with _reserved(processes, folder) as lock:
             _wait_for_train(processes, folder)
             start = time.monotonic()
@@ -262,7 +263,8 @@ class Sweep:
 
         Returns "" if the sweep does not select, and a warning if the run lacks the metric.
         """
-        figures, name = grids.figures(folder), self._config.select
+        figures = grids.figures(folder)
+        name = self._config.select
         if not name:
             return ""
         if name in figures:
@@ -302,7 +304,8 @@ class Sweep:
         """Evaluates a run, unless the same command has already succeeded for it."""
         parts = shlex.split(self._evaluate or "")
         command = [part.replace("{model_dir}", str(folder)) for part in parts]
-        done, log = folder / EVALUATED, folder / "evaluate.log"
+        done = folder / EVALUATED
+        log = folder / "evaluate.log"
         with _reserved(processes, folder) as lock:
             if _text(done) == shlex.join(command):
                 return

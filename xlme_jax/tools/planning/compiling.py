@@ -294,7 +294,8 @@ def compile_lowered(lowered: Lowered) -> Compiled:
         memory = MemoryUse(**lowered.sizes, temporary=None, code=0, total=_out_of_memory(error))
         return Compiled(config, topology, lowered.mesh, memory, **numbers)
     program = Program(compiled.as_text())
-    transfers, collectives = find_transfers(program), find_collectives(program, topology.size)
+    transfers = find_transfers(program)
+    collectives = find_collectives(program, topology.size)
     hbm_bytes = sum(transfer.total for transfer in transfers)
     busy = topology.machine.seconds(numbers["executed_flops"] / topology.size, hbm_bytes)
     costs = compiled.cost_analysis() or {}

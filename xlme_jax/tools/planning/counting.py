@@ -24,7 +24,8 @@ def matmul_flops(jaxpr: Any) -> float:
 
 def _flops(equation: Any) -> float:
     """Returns the FLOPs of an equation of a jaxpr, with the jaxprs that it calls."""
-    name, params = equation.primitive.name, equation.params
+    name = equation.primitive.name
+    params = equation.params
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         left = equation.invars[0].aval.shape

@@ -80,7 +80,8 @@ class Estimate:
 
 def estimate(compiled: Compiled) -> Estimate:
     """Returns the estimated times of a step that compiled without running out of memory."""
-    topology, machine = compiled.topology, compiled.topology.machine
+    topology = compiled.topology
+    machine = compiled.topology.machine
     flops = compiled.executed_flops / topology.size
     compute, memory = machine.seconds(flops, compiled.hbm_bytes)
     return Estimate(

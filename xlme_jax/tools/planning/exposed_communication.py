@@ -99,7 +99,8 @@ class _Clocks:
 
     def start(self, name: str, link: float) -> None:
         """Queues a transfer that needs the links for `link` seconds."""
-        self.free, self.sent = max(self.now, self.free) + link, self.sent + link
+        self.free = max(self.now, self.free) + link
+        self.sent = self.sent + link
         self.ends[name] = self.free
 
     def wait(self, name: str) -> None:
@@ -113,7 +114,8 @@ class _Clocks:
         self.carried[chain] += seconds
         part = min(self.left.get(chain, 0.0), max(self.now - start, 0.0))
         if part:
-            self.left[chain], self.free = self.left[chain] - part, start + part
+            self.left[chain] = self.left[chain] - part
+            self.free = start + part
 
     def finish(self, chain: str) -> None:
         """Waits until a fused collective has finished its transfer."""
@@ -130,7 +132,8 @@ class _Clocks:
             self.carried[chain] += seconds
             part = min(self.left.get(chain, 0.0), max(seconds - used, 0.0))
             if part:
-                self.left[chain], used = self.left[chain] - part, used + part
+                self.left[chain] = self.left[chain] - part
+                used = used + part
         self.now += body.busy + body.exposed
         self.busy, self.sent = self.busy + body.busy, self.sent + body.sent
 
@@ -154,13 +157,15 @@ class _Walk:
         moved: Mapping[str, int],
         ratio: float = 1.0,
     ):
-        self._program, self._machine = program, topology.machine
+        self._program = program
+        self._machine = topology.machine
         self._links, self._moved, self._ratio = links, moved, ratio
         self.span = functools.cache(self._span)
 
     def _span(self, name: str) -> Span:
         """Returns the seconds of one execution of a computation."""
-        clocks, computation = _Clocks(), self._program.computations.get(name, {})
+        clocks = _Clocks()
+        computation = self._program.computations.get(name, {})
         awaited = {
             operand
             for instruction in computation.values()

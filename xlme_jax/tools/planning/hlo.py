@@ -89,7 +89,9 @@ def split_tuple(text: str) -> list[str]:
     """
     if not text.startswith("("):
         return [text]
-    parts, depth, start = [], 0, 1
+    parts = []
+    depth = 0
+    start = 1
     for index, character in enumerate(text):
         depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0)
         if (character == "," and depth == 1) or depth == 0:
@@ -235,7 +237,8 @@ def _operands(line: str, start: int) -> tuple[str, ...]:
       line: the line.
       start: index just behind the parenthesis that opens the list of operands.
     """
-    depth, end = 1, start
+    depth = 1
+    end = start
     while depth and end < len(line):
         depth += {"(": 1, ")": -1}.get(line[end], 0)
         end += 1

@@ -81,7 +81,9 @@ def _convolution(instruction: Instruction, types: list[str]) -> float:
 
     Products with padding do not count.
     """
-    left, kernel, out = _sizes(types[0]), _sizes(types[1]), _sizes(instruction.type)
+    left = _sizes(types[0])
+    kernel = _sizes(types[1])
+    out = _sizes(instruction.type)
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.text)
     assert labels is not None, instruction.text
     pairs = float(kernel[labels[2].index("i")])

@@ -31,7 +31,9 @@ def describe(plan: Plan) -> str:
 
 def _compiled(compiled: Compiled) -> list[str]:
     """Returns the lines of a compiled configuration: memory, FLOPs, communication and times."""
-    topology, memory, machine = compiled.topology, compiled.memory, compiled.topology.machine
+    topology = compiled.topology
+    memory = compiled.memory
+    machine = compiled.topology.machine
     mesh = " x ".join(f"{axis} {size}" for axis, size in compiled.mesh.items())
     micro = compiled.config.loop.micro_batches
     temporary = "?" if memory.temporary is None else f"{memory.temporary / GIB:.2f}"

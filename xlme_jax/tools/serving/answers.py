@@ -37,9 +37,11 @@ def detect(model: Model, content: Any) -> Answer:
     text = request_fields.text(request_fields.only(content, "text"), "text")
     inner = model.detect(text)[1:-1]
     _, begins, ends = model.vocabulary.encode_with_offsets(text)
-    words, end = [], 0
+    words = []
+    end = 0
     for group in _words(text, begins, ends):
-        first, last = begins[group[0]], max(ends[index] for index in group)
+        first = begins[group[0]]
+        last = max(ends[index] for index in group)
         words.append(
             {
                 "before": _plain(text[end:first]),

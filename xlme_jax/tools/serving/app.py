@@ -44,7 +44,8 @@ def create(model: Model, examples: Examples, layer: int | None = None) -> flask.
     """
     app = flask.Flask(__name__, static_folder=None)
     app.config.update(TRUSTED_HOSTS=_HOSTS, MAX_CONTENT_LENGTH=request_fields.BYTES)
-    about, turns = describe(model, examples, layer), Turns()
+    about = describe(model, examples, layer)
+    turns = Turns()
     app.after_request(_harden)
     app.register_error_handler(werkzeug.exceptions.HTTPException, _refuse)
 

@@ -43,7 +43,8 @@ class Examples:
     @property
     def odd(self) -> str:
         """The first sentence, with the last word of the last translation as its last word."""
-        words, replacements = self.pairs[0][0].split(), self.pairs[-1][1].split()
+        words = self.pairs[0][0].split()
+        replacements = self.pairs[-1][1].split()
         return " ".join([*words[:-1], replacements[-1]])
 
     @property

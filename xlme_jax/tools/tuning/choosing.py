@@ -242,7 +242,9 @@ def _times(
     def total(name: str, summary: Callable[[list[float]], float]) -> float:
         return 1e3 * sum(summary(times) for times in taken[name].values())
 
-    begin, turn, timed = clock(), 0, list(candidates)
+    begin = clock()
+    turn = 0
+    timed = list(candidates)
     while turn < _ROUNDS[0] or (turn < _ROUNDS[1] and clock() - begin < seconds):
         for case, arguments in cases.items():
             for name in timed:

@@ -201,7 +201,8 @@ def _mentions(
         is_used = is_there or split != "train"
         mentions.setdefault(pmid, {})[identity] = mention if is_used else None
         if not is_there:
-            reason, detail = "entity not at its offset", f"{text!r}: {at_offset!r}"
+            reason = "entity not at its offset"
+            detail = f"{text!r}: {at_offset!r}"
             if is_used:
                 file_skips.note(f"line {line}", reason, detail, is_damage=True)
             else:
@@ -285,13 +286,15 @@ def _marked_text(text: str, chemical: _Mention, gene: _Mention, sentences: Seque
       sentences: where sentences begin, see `_sentences`.
     """
     first, last = sorted(_sentence(mention, sentences) for mention in (chemical, gene))
-    begin, end = sentences[first], [*sentences, len(text)][last + 1]
+    begin = sentences[first]
+    end = [*sentences, len(text)][last + 1]
     spans = [(chemical.begin, chemical.end, "@CHEMICAL$"), (gene.begin, gene.end, "@GENE$")]
     if chemical.begin < gene.end and gene.begin < chemical.end:
         outer = min(chemical.begin, gene.begin), max(chemical.end, gene.end)
         spans = [(*outer, "@CHEM-GENE$")]
     # `at` is the end of the text that is in `parts` or has been replaced.
-    parts, at = [], begin
+    parts = []
+    at = begin
     for start, stop, marker in sorted(spans):
         parts += [text[at:start], marker]
         at = stop

@@ -28,7 +28,8 @@ SPLITS = ("train", "validation", "test", TRANSLATED)
 # {name of a split in the files: its name here}.
 SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 # Maximum number of items per reason that are logged; the report counts all.
-_LISTED, _LISTED_NOTES = 20, 3
+_LISTED = 20
+_LISTED_NOTES = 3
 
 _log = logging.getLogger(__name__)
 

@@ -77,7 +77,8 @@ class Squad:
             id = str(question["id"])
             if self.languages and not self._is_of(id, language, skips):
                 continue
-            texts, text = texts_of_id.setdefault(id, []), (context, question["question"])
+            texts = texts_of_id.setdefault(id, [])
+            text = (context, question["question"])
             if split == "train" and text in texts:
                 skips.skip(f"question {id}", "question given twice")
                 continue
@@ -152,7 +153,8 @@ def _answers(
         and details.
     """
     for answer in stored:
-        text, start = answer["text"], answer.get("answer_start")
+        text = answer["text"]
+        start = answer.get("answer_start")
         is_number = type(start) is int and start >= 0
         if is_number and text.strip() and context.startswith(text, start):
             yield Answer(text, start)
@@ -161,9 +163,11 @@ def _answers(
         if not text.strip():
             reason, detail = "empty answer", ""
         elif text not in context:
-            reason, detail = "answer not in its context", repr(text)
+            reason = "answer not in its context"
+            detail = repr(text)
         elif type(start) is not int:
-            reason, detail = "answer without an offset", f"{text!r}: {start!r}"
+            reason = "answer without an offset"
+            detail = f"{text!r}: {start!r}"
         else:
             reason = "answer not at its offset"
             detail = f"{text!r}: {start}, found at {context.find(text)}"

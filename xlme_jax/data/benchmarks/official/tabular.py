@@ -163,7 +163,8 @@ class _RowReader:
         Raises:
           DataError: the label is not allowed, or a row to be scored by correlation is unusable.
         """
-        table, where = self.table, f"line {line}"
+        table = self.table
+        where = f"line {line}"
         if table.no_label and row.get(table.label) == table.no_label:
             self.skips.leave_out(where, f"label {table.no_label!r}: annotators did not agree")
             return None
