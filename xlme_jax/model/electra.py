@@ -96,9 +96,10 @@ class MaskedLM(nn.Module):
           loss, argmax and sample, [B, M] each.
         """
         rows, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
+        table, _ = self.tables()
         prediction = vocabulary_head(
             rows.astype(jnp.bfloat16) if is_rounded(rows) else rows,
-            self.tables()[0],
+            table,
             bias,
             targets.reshape(-1),
             uniforms.reshape(-1, *uniforms.shape[2:]),
@@ -111,9 +112,10 @@ class MaskedLM(nn.Module):
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Returns all logits of the MLM head: [B, L, D] -> float32[B, L, V]."""
         rows, bias = self.head(hidden)
-        table = self.tables()[0].astype(rows.dtype)
+        table, _ = self.tables()
         dtype = jnp.promote_types(rows.dtype, jnp.float32)
-        scores = jnp.einsum("...d,vd->...v", rows, table, preferred_element_type=dtype) + bias
+        weights = table.astype(rows.dtype)
+        scores = jnp.einsum("...d,vd->...v", rows, weights, preferred_element_type=dtype) + bias
         return scores[..., : self.vocab_size]
 
     def logits_at(self, rows: Rows, positions: jax.Array) -> jax.Array:

@@ -52,7 +52,7 @@ class EncoderDecoderLM(MaskedLM):
           targets: int32[B, L].
         """
         rows, bias = self.head(hidden)
-        table = self.tables()[0]
+        table, _ = self.tables()
         dtype = jnp.promote_types(rows.dtype, jnp.float32)
         target_rows = lookup(table, targets, rows.dtype, vocabulary_split())
         mean = table[: self.vocab_size].mean(axis=0)

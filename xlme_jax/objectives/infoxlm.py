@@ -228,7 +228,8 @@ class InfoXLM(XLM):
         """Returns the numbers of masked and real tokens by stream, and of pairs to contrast."""
         totals = {name: dict(values) for name, values in super().totals(batch).items()}
         if self.config.contrast is not None:
-            pairs = self._pairs(batch[STREAM])[2].sum().astype(jnp.float32)
+            _, _, is_pair = self._pairs(batch[STREAM])
+            pairs = is_pair.sum().astype(jnp.float32)
             totals[STREAM] = {"pairs": jnp.maximum(pairs, 1.0)}
         if self.config.mean == "items":
             items = {name: "masked" for name in self.masked_streams}
@@ -262,7 +263,8 @@ class InfoXLM(XLM):
         readings = super().read(batch, rng, params)
         settings = self.config.contrast
         if settings is not None and settings.mask_inputs:
-            masked = self._mask_contrasted(batch[STREAM], self._contrast_keys(rng)[0])
+            mask_rng, *_ = self._contrast_keys(rng)
+            masked = self._mask_contrasted(batch[STREAM], mask_rng)
             readings[STREAM] = masked.reading()
         return readings
 
@@ -373,5 +375,5 @@ class InfoXLM(XLM):
     def _contrast_params(self, params: Params) -> Params:
         """Returns the weights that contrast reads: tables, lower layers and projection."""
         encoder = some_layers(params["encoder"], self._lower, 0, self._lower.num_layers)
-        read = {**self.encoder_params(params), "encoder": encoder}
-        return {**read, PROJECTION: params[PROJECTION]}
+        projection = {PROJECTION: params[PROJECTION]}
+        return {**self.encoder_params(params), "encoder": encoder, **projection}

@@ -93,7 +93,8 @@ def blind_guess_alarm(
       among: the classes, in words.
       remedy: what helps besides a lower learning rate and a longer warmup; "" for nothing.
     """
-    loss, guess = values.get(metric, math.nan), math.log(choices)
+    loss = values.get(metric, math.nan)
+    guess = math.log(choices)
     if not loss >= guess:  # NaN, a missing loss, is not an alarm.
         return []
     return [

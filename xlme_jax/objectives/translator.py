@@ -214,8 +214,9 @@ class Translate(PlainObjective):
 
     def totals(self, batch: Batch) -> Totals:
         """Returns the number of predicted tokens: all but the first of each translation."""
-        predicted = _next_tokens(self._sides(batch[STREAM])[1])[1].sum()
-        return {STREAM: {"tokens": jnp.maximum(predicted, 1).astype(jnp.float32)}}
+        _, decoded = self._sides(batch[STREAM])
+        _, is_predicted = _next_tokens(decoded)
+        return {STREAM: {"tokens": jnp.maximum(is_predicted.sum(), 1).astype(jnp.float32)}}
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
@@ -231,13 +232,13 @@ class Translate(PlainObjective):
             f"{STREAM}/accuracy": (((prediction.argmax == targets) * weight).sum(), count),
         }
         if self.config.label_smoothing:
-            above: Any = self._decoder.apply(
+            excess: Any = self._decoder.apply(
                 {"params": self.decoder_params(params)},
                 hidden,
                 targets,
                 method=EncoderDecoderLM.above_mean,
             )
-            loss = loss + self.config.label_smoothing * (above * weight).sum()
+            loss = loss + self.config.label_smoothing * (excess * weight).sum()
         return LossOutputs({STREAM: loss / totals[STREAM]["tokens"]}, metrics)
 
     def _decode_batch(self, params: Params, batch: Rows, rng: jax.Array) -> tuple[jax.Array, Rows]:
@@ -366,7 +367,7 @@ class Translate(PlainObjective):
         return Decoder.begin(self._decoder, weights, states, rows["segment_ids"], first)
 
     def _first_token(self, params: Params, languages: jax.Array) -> jax.Array:
-        """Returns what is added to the embedding of a translation's first token, [..., D]."""
+        """Returns the vectors to add to the embeddings of translations' first tokens, [..., D]."""
         return jnp.take(params[LANGUAGES], languages, axis=0)
 
     def decoder_params(self, params: Params) -> Params:
@@ -389,7 +390,7 @@ class Translate(PlainObjective):
 
 
 def _next_tokens(rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Returns each place's next token, and whether both are of one segment: [B, L] each."""
+    """Returns each position's next token, and whether both are of one segment: [B, L] each."""
     targets, segments = (jnp.roll(rows[name], -1, axis=1) for name in ("tokens", "segment_ids"))
-    inside = jnp.arange(targets.shape[1]) < targets.shape[1] - 1
-    return targets, (rows["segment_ids"] > 0) & (segments == rows["segment_ids"]) & inside
+    has_next = jnp.arange(targets.shape[1]) < targets.shape[1] - 1
+    return targets, (rows["segment_ids"] > 0) & (segments == rows["segment_ids"]) & has_next

@@ -30,11 +30,7 @@ from xlme_jax.objectives.base import (
     WarmStart,
 )
 from xlme_jax.objectives.freezing import freeze
-from xlme_jax.objectives.masked_lm import (
-    MaskedBatch,
-    MaskingConfig,
-    OneEncoder,
-)
+from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig, OneEncoder
 from xlme_jax.objectives.readings import Reading
 from xlme_jax.objectives.system_config import Paper, SystemConfig
 from xlme_jax.objectives.veco_diagnostics import veco_diagnostics
@@ -306,7 +302,8 @@ class VECO(OneEncoder):
         states = self._encode(params, {**rows, "tokens": silent}, seeds[0])
         decoded = self._decode_pairs(params, masked.rows, states, seeds[1])
         (prediction,) = self._predict_at(params, masked, [decoded])
-        return masked.loss(prediction, jnp.ones(()))[1]["mlm_accuracy"]
+        _, metrics = masked.loss(prediction, jnp.ones(()))
+        return metrics["mlm_accuracy"]
 
     def _encode(self, params: Params, rows: Rows, seeds: jax.Array) -> jax.Array:
         """Returns the last layer's hidden states [B, L, D]."""

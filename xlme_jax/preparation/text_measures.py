@@ -145,7 +145,8 @@ class _Work:
         sample = [line[number] for line in reading.sample]
         side = Side(language, reading.characters[number] / max(1, reading.lines))
         if self.model and sample:
-            tokens = int(load_vocabulary(self.model).encode_flat(sample)[1].sum())
+            _, sizes = load_vocabulary(self.model).encode_flat(sample)
+            tokens = int(sizes.sum())
             words = [word for line in sample for word in line.split()]
             side = dataclasses.replace(
                 side,

@@ -83,7 +83,8 @@ def heads_per_device(encoder: EncoderConfig, mesh: jax.sharding.Mesh, dtype: Any
     The heads are split over the tensor axis if it divides their number; otherwise each device has
     all of them.
     """
-    count, split = encoder.num_heads, mesh.shape["tensor"]
+    count = encoder.num_heads
+    split = mesh.shape["tensor"]
     return Heads(
         count // split if count % split == 0 else count,
         encoder.hidden_size // encoder.num_heads,

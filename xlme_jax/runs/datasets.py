@@ -102,7 +102,8 @@ def _copy_and_verify(dataset: PreparedDataset, config: TrainConfig) -> None:
     Raises:
       PreparedDataError: in all processes, if any finds a damaged file.
     """
-    start, error = time.monotonic(), None
+    start = time.monotonic()
+    error = None
     try:
         dataset.copy_from_bucket(config.data_cache, config.data_cache_gb, config.verify_data)
         if config.verify_data:

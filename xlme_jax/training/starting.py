@@ -45,7 +45,8 @@ def starting_point(
       ValueError: the weights of INIT_FROM do not fit.
       CheckpointError: all checkpoints are damaged.
     """
-    config, resumes = run.config, checkpoints.latest_step() is not None
+    config = run.config
+    resumes = checkpoints.latest_step() is not None
     warm = WarmParams(_warm_start(run, resumes), abstract, run.mesh, config.seed)
     if not resumes and config.init_from is not None:
         _check_warm_start(run, abstract, warm)

@@ -219,7 +219,8 @@ def over_replicas(
         gradient, metrics = jax.lax.psum((gradient, metrics), "data")
         return gradient, per_row, metrics
 
-    rows, whole = PartitionSpec("data"), PartitionSpec()
+    rows = PartitionSpec("data")
+    whole = PartitionSpec()
     mapped = jax.shard_map(
         replica,
         axis_names={"data"},

@@ -55,7 +55,8 @@ def pack(
                 occupied ^= 1 << space
             rows[row].append(item)
         else:
-            space, row = capacity, len(rows)
+            space = capacity
+            row = len(rows)
             rows.append([item])
         free = space - length
         if free and len(rows[row]) != max_texts:

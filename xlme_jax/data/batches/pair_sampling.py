@@ -132,7 +132,8 @@ def _scaled(kernel: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
     potentials = np.zeros(len(shares))
     for _ in range(_ROUNDS):  # Symmetric Sinkhorn iteration.
-        sums = value(potentials)[1].sum(axis=1)
+        _, scaled = value(potentials)
+        sums = scaled.sum(axis=1)
         potentials += np.log(shares / sums) / 2
     now, scaled = value(potentials)
     root = np.sqrt(shares)

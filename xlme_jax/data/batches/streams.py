@@ -421,7 +421,8 @@ def _drawn_pairs(stream: PairStream, tasks: Sequence[TaskInfo]) -> list[TaskInfo
       PreparedDataError: there is no such task, no task for a direction, or a task with a language
         that the layout does not list.
     """
-    where, layout = f"stream {stream.name!r}", stream.layout
+    where = f"stream {stream.name!r}"
+    layout = stream.layout
     chosen = [task for task in tasks if stream.draws_languages(task.tags)]
     if isinstance(layout, Translations):
         pairs = {pair for task in chosen for pair in (task.tags, task.tags[::-1])}

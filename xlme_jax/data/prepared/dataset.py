@@ -128,7 +128,8 @@ class PreparedDataset:
             raise PreparedDataMissing(directory)
         try:
             content, rows = unseal_rows(path.read_bytes())
-            size, model = content["vocabulary"]["size"], content["vocabulary"]
+            size = content["vocabulary"]["size"]
+            model = content["vocabulary"]
             vocabulary = FileInfo(model["file"], 0, 0, model["bytes"], model["sha256"])
             if type(size) is not int or not 0 < size <= 1 << 32:
                 raise ValueError(f"has a vocabulary of {size!r} ids")

@@ -152,7 +152,8 @@ class OpenFiles:
         # Records are read in random order, so read-ahead is disabled.
         reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0")
         # A shared file has the records of other tasks before, and may have some after the task's.
-        records, expected = reader.num_records(), (shard.first or 0) + shard.records
+        records = reader.num_records()
+        expected = (shard.first or 0) + shard.records
         if records < expected or (records > expected and shard.first is None):
             raise ValueError(f"it has {records} records, expected {expected}")
         return _Shard(reader, threading.Lock())
