@@ -58,7 +58,7 @@ class Growth:
         return shapes
 
     def small(self, name: str, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        """Returns what to read from the checkpoint for a weight of this model.
+        """Returns shape, dtype and sharding of a weight of this model in the checkpoint.
 
         Args:
           name: dotted name of the weight.
@@ -107,18 +107,18 @@ class Growth:
 
     @property
     def new_pieces(self) -> int:
-        """Returns how many ids the checkpoint's vocabulary lacks."""
+        """Number of ids that the checkpoint's vocabulary lacks."""
         return int(self.rows.max()) + 1 - self._copied_rows
 
     @property
     def _copied_rows(self) -> int:
-        """Returns how many ids both vocabularies have."""
+        """Number of ids that both vocabularies have."""
         parts = np.bincount(self.rows)
         # A new piece of one part is an unknown character, with the row of <unk>.
         return len(np.unique(self.sources[parts[self.rows] == 1]))
 
     def describe(self) -> str:
-        """Returns a line for the log that says how many ids are new and which weights change."""
+        """Returns a line for the log: the number of new ids, and the weights that change."""
         size = int(self.rows.max()) + 1
         names = ", ".join(sorted(self.tables))
         verb = "grown" if size > self.size else "shrunk" if size < self.size else "changed"

@@ -24,7 +24,13 @@ class Counts:
 
     @classmethod
     def of(cls, predicted: Links, sure: Links, possible: Links) -> "Counts":
-        """Counts one pair's links; sure links are also possible links."""
+        """Counts the links of a pair of sentences.
+
+        Args:
+          predicted: the predicted links.
+          sure: sure gold links, which are also possible links.
+          possible: possible gold links.
+        """
         right = predicted & (possible | sure)
         return cls(len(predicted), len(sure), len(predicted & sure), len(right))
 

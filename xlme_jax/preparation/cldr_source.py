@@ -153,7 +153,15 @@ def _texts(corpus: CldrCorpus) -> list[LanguageText]:
 def cldr_documents(
     corpus: CldrCorpus, language: str, split: str, count: int, report: ReadReport
 ) -> Texts:
-    """Yields documents of the embedded corpus."""
+    """Yields documents of the embedded corpus.
+
+    Args:
+      corpus: Settings of the corpus.
+      language: Canonical tag.
+      split: Split of the documents.
+      count: Number of documents.
+      report: Counts the documents.
+    """
     for text in cldr.documents(corpus.config, language, split, count, corpus.phrases_per_document):
         report.read += 1
         yield (text,)
@@ -162,7 +170,15 @@ def cldr_documents(
 def cldr_pairs(
     corpus: CldrCorpus, pair: tuple[str, str], split: str, count: int, report: ReadReport
 ) -> Texts:
-    """Yields translation pairs of the embedded corpus."""
+    """Yields translation pairs of the embedded corpus.
+
+    Args:
+      corpus: Settings of the corpus.
+      pair: Canonical tags of both languages, in the order of the texts.
+      split: Split of the pairs.
+      count: Number of pairs.
+      report: Counts the pairs.
+    """
     for texts in cldr.pairs(corpus.config, *pair, split, count):
         report.read += 1
         yield texts

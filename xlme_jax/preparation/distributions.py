@@ -242,7 +242,7 @@ class _Recogniser:
         self._fits: dict[tuple[object, ...], bool] = {}
 
     def candidates(self, path: Path) -> list[FileOfDistribution]:
-        """Returns what a file may be by its path, one candidate for each distribution that fits."""
+        """Returns a candidate for each distribution that the path of a file fits."""
         key = path.parent, _DIGITS.sub("0", path.name)
         if key not in self._candidates:
             self._candidates[key] = list(_named(path))
@@ -284,7 +284,7 @@ def _is_beside(path: Path, rows: Iterable[Distribution]) -> bool:
 
 
 def _named(path: Path) -> Iterator[FileOfDistribution]:
-    """Yields what a file may be by its path: a `FileOfDistribution` for each row that fits."""
+    """Yields a candidate for each row whose pattern the path of a file fits."""
     full = os.fspath(path.absolute())
     for row in DISTRIBUTIONS:
         for pattern in row.patterns:
@@ -298,7 +298,7 @@ def _named(path: Path) -> Iterator[FileOfDistribution]:
 def _matched(
     row: Distribution, path: Path, names: dict[str, str | None]
 ) -> FileOfDistribution | None:
-    """Returns what a file is by the words that the pattern of a row found in its path.
+    """Recognises a file by the words that the pattern of a row matches in its path.
 
     Args:
       row: Distribution whose pattern matches the path.
@@ -319,7 +319,7 @@ def _matched(
 def _matched_pair(
     row: Distribution, path: Path, names: dict[str, str | None], part: str
 ) -> FileOfDistribution | None:
-    """Returns what a file is if its path names a pair; see `_matched`."""
+    """Recognises a file whose path names a pair; see `_matched`."""
     pair = _pair(names["pair"] or "")
     if pair is None:
         return None
@@ -593,7 +593,7 @@ def _are_documents(path: Path, paths: Iterable[Path]) -> bool:
 
 @contextlib.contextmanager
 def named_in_errors(reader: str, folder: Path) -> Iterator[None]:
-    """Context manager that adds to a DataError which distributions a folder contains.
+    """Returns a context that adds the distributions of a folder to the message of a DataError.
 
     The message is unchanged if the source `text` would not read the folder.
 

@@ -100,7 +100,7 @@ def _walk(root: Path) -> tuple[list[Path], dict[str, str]]:
 
 @contextlib.contextmanager
 def members(path: Path, name: str) -> Iterator[Iterator[tuple[str, Path]]]:
-    """Context manager that gives an iterator of (name, file) of the files in an archive.
+    """Returns a context with an iterator over (name, file) of the files in an archive.
 
     For a file that is no zip or tar archive, the iterator has only this file. Files of archives are
     written to a temporary folder, one at a time: each file exists until the next one is requested.

@@ -105,7 +105,7 @@ def _text_columns(
 
 
 def _beginning(name: str, path: Path) -> tuple[frozenset[str], str]:
-    """Returns what a set is recognised by.
+    """Reads the beginning of a file, by which its set is recognised.
 
     Returns:
       (columns, line): the names of the columns of Parquet, the keys of the first row of JSON, or

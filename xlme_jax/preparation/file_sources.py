@@ -266,7 +266,16 @@ def _held_document_shard(
 
 
 def documents(max_chars: int, file: DocumentFile, report: ReadReport) -> Texts:
-    """Yields the documents of a file."""
+    """Yields the documents of a file, in tuples of one text.
+
+    Args:
+      max_chars: Longer documents are split into pieces of at most so many characters.
+      file: The file.
+      report: Counts what is read, skipped and repaired.
+
+    Raises:
+      DataError: The file is damaged or has no text.
+    """
     return zip(file.read(report, max_chars))
 
 

@@ -384,12 +384,21 @@ def named(config: PrepareConfig) -> list[str]:
 
 
 def excludes_evaluation_text(config: PrepareConfig, kind: str, split: str) -> bool:
-    """Returns whether texts with evaluation text are removed from a split of a kind of task."""
+    """Returns whether texts with evaluation text are removed from a split.
+
+    Args:
+      config: The configuration.
+      kind: Kind of the task: "monolingual", "bitext" or "labelled".
+      split: The split.
+    """
     return config.exclude_overlap and kind != "labelled" and split == "train"
 
 
 def reading_text(config: PrepareConfig, kind: str, split: str) -> list[str]:
-    """Returns the names of the settings that need the text of a split of a kind of task."""
+    """Returns the names of the settings that need the text of a split.
+
+    The arguments are those of `excludes_evaluation_text`.
+    """
     names = [entry.flag.name for entry, _ in _text_filters(config, kind)]
     if excludes_evaluation_text(config, kind, split):
         names.append("exclude_overlap")

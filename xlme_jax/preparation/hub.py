@@ -66,7 +66,7 @@ def download(name: str, stream: bool = False) -> Path:
 
 @contextlib.contextmanager
 def _readable(name: str, repository: str) -> Iterator[None]:
-    """Context manager that converts errors of the hub to DataError.
+    """Returns a context that converts errors of the hub to DataError.
 
     The message says how to download the data set without this machine.
 

@@ -210,6 +210,17 @@ def _with_shards(name: str, folder: Path, tasks: Sequence[LabelledTask]) -> list
 def labelled_examples(
     name: str, folder: str, split: str, language: str, report: ReadReport
 ) -> Texts:
-    """Yields the examples of a benchmark, as JSON."""
+    """Yields the examples of a benchmark, in tuples of one JSON text.
+
+    Args:
+      name: Name of the benchmark.
+      folder: Folder of its files.
+      split: Split of the examples.
+      language: Language of the examples.
+      report: Counts what is read, skipped and repaired.
+
+    Raises:
+      DataError: A file is missing or damaged.
+    """
     examples = benchmark(name).read(folder, split, language, report)
     return ((labelled_rows.to_text(example),) for example in examples)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def tensorflow() -> Iterator[None]:
-    """Context manager for imports of modules that import TensorFlow; hides GPUs from TensorFlow."""
+    """Returns a context to import TensorFlow in, without its messages; hides GPUs from it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     logging.getLogger("absl").setLevel(logging.WARNING)

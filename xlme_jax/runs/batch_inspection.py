@@ -178,7 +178,7 @@ def _step_of(folder: Path | None) -> int:
 
 
 def _orders(position: Mapping[str, Any]) -> Any:
-    """Returns what two positions share if they are of the same order of the same streams."""
+    """Returns a key of the streams of a position and their order, to compare positions by."""
     streams = position.get("streams", {})
     orders = {name: (stream.get("order"), "robust" in stream) for name, stream in streams.items()}
     return position.get("version"), orders

@@ -23,7 +23,7 @@ class BucketPath(StoredPath, gpath.PosixGPath):
     missing = MISSING
 
     def info(self) -> dict[str, Any] | None:
-        """Returns what the bucket says about an object or folder; None if there is none."""
+        """Returns the bucket's properties of an object or folder; None if it does not exist."""
         with naming(self):
             try:
                 return cast(dict[str, Any], listing().info(str(self)))

@@ -108,7 +108,7 @@ class HubPath(StoredPath, pathlib.PurePosixPath):
     missing = _MISSING
 
     def info(self) -> dict[str, Any] | None:
-        """Returns what the hub says about a file or folder; None if there is none."""
+        """Returns the hub's properties of a file or folder; None if it does not exist."""
         with _naming(self):
             try:
                 return cast(dict[str, Any], file_system().info(str(self)))

@@ -30,11 +30,14 @@ class StoredPath:
     missing: ClassVar[str]
 
     def info(self) -> dict[str, Any] | None:
-        """Returns what the store says about an object or folder; None if there is none."""
+        """Returns the store's properties of an object or folder; None if it does not exist.
+
+        They have at least the key "type", which is "file" or "directory".
+        """
         raise NotImplementedError
 
     def exists(self) -> bool:
-        """Returns whether there is such an object or folder."""
+        """Returns whether the object or folder exists."""
         return self.info() is not None
 
     def is_dir(self) -> bool:
@@ -43,7 +46,7 @@ class StoredPath:
         return info is not None and info["type"] == "directory"
 
     def is_file(self) -> bool:
-        """Returns whether there is such an object."""
+        """Returns whether this path is an object."""
         info = self.info()
         return info is not None and info["type"] == "file"
 

@@ -65,7 +65,11 @@ class View:
 
 
 def view(environ: Mapping[str, str]) -> View:
-    """Returns what this process knows of the GPUs of its node."""
+    """Returns this process's view of the GPUs of its node.
+
+    Args:
+      environ: environment variables, of Slurm or another launcher and of CUDA.
+    """
     start = launchers.launch(environ)
     granted, source = launchers.granted_gpus(environ) or (None, "")
     variable = next((name for name in _VISIBLE if name in environ), None)

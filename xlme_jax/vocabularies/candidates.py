@@ -85,6 +85,11 @@ class LanguageSample:
 def write_sample(folder: str, language: str, texts: Iterable[str]) -> LanguageSample:
     """Writes the sampled text of a language, unless its file exists.
 
+    Args:
+      folder: Folder of the samples.
+      language: Canonical tag.
+      texts: The sampled texts; sentences without content are left out.
+
     Raises:
       VocabularyError: There is no text.
     """
@@ -170,7 +175,13 @@ def find(request: CandidateRequest) -> VocabularyCandidate | None:
 def requests(
     sample: LanguageSample, sizes: Iterable[int], character_coverage: float
 ) -> list[CandidateRequest]:
-    """Returns requests for the candidates of a language, the largest first."""
+    """Returns requests for the candidates of a language, the largest first.
+
+    Args:
+      sample: Text of the language.
+      sizes: Numbers of pieces of the candidates.
+      character_coverage: Share of the sample's characters that get pieces.
+    """
     ordered = sorted(sizes, reverse=True)
     return [
         CandidateRequest(sample, size, character_coverage, tuple(ordered[:number]))

@@ -123,7 +123,13 @@ def _new_pieces(
 
 
 def changes(old: Vocabulary, new: Vocabulary, lines: Iterable[str]) -> Changes:
-    """Compares the tokens of lines by the vocabulary `old` and by `new`, which derives from it."""
+    """Counts the lines that an extended vocabulary tokenizes in another way.
+
+    Args:
+      old: The vocabulary before the extension.
+      new: The vocabulary that derives from `old`.
+      lines: Lines of text.
+    """
     total = changed = ids_before = ids_after = 0
     stream = iter(lines)
     ids_in_old = vocabulary_extension.old_ids(new, old)

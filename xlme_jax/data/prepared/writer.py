@@ -535,7 +535,16 @@ def write_dataset(
 
 
 def describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
-    """Syncs a local file to disk; returns its name, size and checksum with the given counts."""
+    """Syncs a local file to disk and returns its entry in `dataset.json`.
+
+    Args:
+      path: The file.
+      records: Number of its records.
+      tokens: Number of its tokens.
+
+    Returns:
+      Name, size in bytes and SHA-256, with the given counts.
+    """
     with path.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()

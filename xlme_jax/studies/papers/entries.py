@@ -219,7 +219,16 @@ def transfer_gap(values: Mapping[str, float]) -> float:
 
 
 def layers(entry: Entry, task: str, system: str = MODEL) -> list[int]:
-    """Returns the layers with results of a task, in ascending order; [] if none has a layer."""
+    """Returns the layers that a system has results of, in ascending order.
+
+    Args:
+      entry: the runs.
+      task: name of the task.
+      system: the system; by default the model itself.
+
+    Returns:
+      Numbers of layers; [] if the results have no layer.
+    """
     rows = (row for run in entry.runs for row in run.results)
     numbers = {row.layer for row in rows if (row.task, row.system) == (task, system)}
     return sorted(layer for layer in numbers if layer is not None)

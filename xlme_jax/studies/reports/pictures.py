@@ -42,7 +42,16 @@ class Curve:
 
 
 def layer_curves(curves: Sequence[Curve], title: str, unit: str) -> bytes:
-    """Draws scores over layers (XLM-E Figures 3 and 4); returns a PNG."""
+    """Draws scores over layers (XLM-E Figures 3 and 4).
+
+    Args:
+      curves: the lines, with a point for each layer.
+      title: heading.
+      unit: label of the vertical axis.
+
+    Returns:
+      A PNG file.
+    """
     from matplotlib.ticker import MaxNLocator
 
     figure, axis = _figure(title)

@@ -260,7 +260,14 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
 
 
 def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, output: Path) -> str:
-    """Returns the text of `sweep.json`."""
+    """Returns the text of `sweep.json`.
+
+    Args:
+      results: results of all points.
+      config: the sweep.
+      command: the command line.
+      output: folder of the sweep.
+    """
     metrics = metrics_of(config)
     chosen = best(results, config.select, config.minimize)
     by_language = best_by_language(results, config)
@@ -301,7 +308,7 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
 def to_markdown(
     results: Sequence[PointResult], config: SweepConfig, command: str, output: Path
 ) -> str:
-    """Returns the text of `sweep.md`."""
+    """Returns the text of `sweep.md`; the arguments are those of `to_json`."""
     metrics = metrics_of(config)
     chosen = best(results, config.select, config.minimize)
     lines = [f"# Sweep: {output.name}", "", "```", command, "```", ""]

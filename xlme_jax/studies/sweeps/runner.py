@@ -78,7 +78,7 @@ class Processes:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context manager for a block that waits for other processes, which a signal ends.
+        """Returns a context to wait for other processes in, which a signal ends.
 
         Raises:
           Interrupted: a signal arrived in the block or before it.

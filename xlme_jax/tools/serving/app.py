@@ -111,7 +111,7 @@ class Turns:
     """Lets one computation run at a time, and a few wait for it.
 
     Args:
-      waiting: most requests that wait.
+      waiting: maximum number of requests that wait.
     """
 
     def __init__(self, waiting: int = _WAITING):
@@ -120,7 +120,7 @@ class Turns:
 
     @contextlib.contextmanager
     def take(self) -> Iterator[None]:
-        """Context manager that runs its block when no other block runs.
+        """Returns a context whose block runs when no other block runs.
 
         Aborts the request with HTTP 503 if too many requests wait already.
         """

@@ -51,7 +51,13 @@ class Skips:
         self._logged: Counter[str] = Counter()
 
     def skip(self, where: str, reason: str, detail: str = "") -> None:
-        """Skips the item at `where` ("line 7", "question 12")."""
+        """Skips an item; `check_share` counts it.
+
+        Args:
+          where: the item in the file ("line 7", "question 12").
+          reason: why it is skipped, the key of the counts.
+          detail: the offending text, for the log; "" for nothing.
+        """
         self._count(reason)
         self.report.skip(reason)
         self._warn(where, reason, detail, "left out")
@@ -60,6 +66,12 @@ class Skips:
         """Skips an item of training data; counts an item of another split as scored as wrong.
 
         Nothing is skipped there, so that the score has the denominator of the official scorer.
+
+        Args:
+          split: the split of the file.
+          where: see `skip`.
+          reason: see `skip`.
+          detail: see `skip`.
         """
         if split == "train":
             self.skip(where, reason, detail)
@@ -69,15 +81,22 @@ class Skips:
         self._warn(where, reason, detail, "scored as wrong")
 
     def leave_out(self, where: str, reason: str, detail: str = "") -> None:
-        """Skips an item that is not damaged but as its authors meant it to be.
+        """Skips an item that is not damaged; `check_share` does not count it.
 
-        `check_share` does not count it.
+        The arguments are those of `skip`.
         """
         self.report.skip(reason)
         self._warn(where, reason, detail, "left out")
 
     def note(self, where: str, reason: str, detail: str = "", is_damage: bool = False) -> None:
-        """Counts an item that is used despite `reason`; `check_share` counts it if `is_damage`."""
+        """Counts an item that is used in spite of `reason`.
+
+        Args:
+          where: see `skip`.
+          reason: see `skip`.
+          detail: see `skip`.
+          is_damage: whether `check_share` counts the item.
+        """
         if is_damage:
             self._count(reason)
         self.report.repair(reason)
@@ -313,8 +332,14 @@ def numbered_lines(path: Path, skips: Skips, split: str = "train") -> Iterator[t
 def checked_label(label: str, labels: Sequence[str], path: Path, line: int) -> str:
     """Returns `label` if it is allowed.
 
+    Args:
+      label: the label in the file.
+      labels: the allowed labels.
+      path: the file, for the error.
+      line: number of the line, from 1, for the error.
+
     Raises:
-      DataError: it is not in `labels`; names file, line and the allowed labels.
+      DataError: `label` is not in `labels`; names file, line and the allowed labels.
     """
     if label not in labels:
         raise DataError(
