@@ -44,7 +44,7 @@ class XlmVocabulary(seqio.Vocabulary):
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        """Returns the loaded vocabulary.
+        """The loaded vocabulary.
 
         Raises:
           VocabularyError: No path is given, or it is not a valid model.
@@ -59,22 +59,22 @@ class XlmVocabulary(seqio.Vocabulary):
 
     @property
     def bos_id(self) -> int:
-        """Returns the id of `<s>`."""
+        """The id of `<s>`."""
         return BOS_ID
 
     @property
     def eos_id(self) -> int:
-        """Returns the id of `</s>`."""
+        """The id of `</s>`."""
         return EOS_ID
 
     @property
     def unk_id(self) -> int:
-        """Returns the id of `<unk>`."""
+        """The id of `<unk>`."""
         return UNK_ID
 
     @property
     def pad_id(self) -> int:
-        """Returns the id of `<pad>`."""
+        """The id of `<pad>`."""
         return PAD_ID
 
     @property

@@ -263,7 +263,7 @@ class TfdsLabelledSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """Returns False: TFDS shards by file."""
+        """False: TFDS shards by file."""
         return False
 
     def _loader(self, split: str) -> seqio.utils.LazyTfdsLoader:

@@ -68,7 +68,7 @@ class TextSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """Returns False: SeqIO shards by example if it needs more shards than there are files."""
+        """False: SeqIO shards by example if it needs more shards than there are files."""
         return False
 
     def list_shards(self, split: str) -> Sequence[str]:
@@ -153,7 +153,7 @@ class LanguageTfdsSource(seqio.TfdsDataSource):
 
     @property
     def splits(self) -> Sequence[str]:
-        """Returns the splits; downloads and generates the data set if necessary."""
+        """The splits; downloads and generates the data set if necessary."""
         if not self.tfds_dataset.info.splits:
             self.tfds_dataset.builder.download_and_prepare()
         return tuple(self.tfds_dataset.info.splits)

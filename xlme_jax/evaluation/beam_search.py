@@ -41,7 +41,7 @@ class BeamSearch:
 
     @property
     def hypotheses(self) -> int:
-        """Returns the greatest number of translations of each text."""
+        """The greatest number of translations of each text."""
         return self.beams
 
     @property

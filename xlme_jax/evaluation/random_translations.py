@@ -47,7 +47,7 @@ class Sampling:
 
     @property
     def hypotheses(self) -> int:
-        """Returns the number of translations of each text."""
+        """The number of translations of each text."""
         return self.samples
 
 

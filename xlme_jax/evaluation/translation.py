@@ -48,7 +48,7 @@ class TranslationScore(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Returns the mean log-probability of a token, beam search's score with penalty 1."""
+        """The mean log-probability of a token, beam search's score with penalty 1."""
         return self.total / self.tokens
 
 

@@ -98,7 +98,7 @@ class FileOfDistribution:
 
     @property
     def advice(self) -> str:
-        """Returns what the user should do with a file that is not read."""
+        """Advice to the user about a file that is not read."""
         folder = self.path.parent
         stem = self.path.name.partition(".")[0]
         return self.distribution.advice.format(file=self.path, folder=folder, stem=folder / stem)

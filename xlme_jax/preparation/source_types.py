@@ -106,7 +106,7 @@ class TextTask:
 
     @property
     def kind(self) -> str:
-        """Returns "monolingual", "bitext" or "labelled"."""
+        """Kind of the task: "monolingual", "bitext" or "labelled"."""
         if self.benchmark:
             return "labelled"
         return "monolingual" if len(self.languages) == 1 else "bitext"

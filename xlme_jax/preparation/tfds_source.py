@@ -54,13 +54,13 @@ class TfdsText:
 
     @property
     def task(self) -> str:
-        """Returns the name of the task."""
+        """The name of the task."""
         plain = self.name.split(":")[0]
         return "tfds_" + re.sub(r"\W+", "_", plain)
 
     @property
     def mixture(self) -> str:
-        """Returns the name of the mixture: `tfds` (documents) or `tfds_bitext` (pairs)."""
+        """The name of the mixture: `tfds` (documents) or `tfds_bitext` (pairs)."""
         return "tfds" if len(self.languages) == 1 else "tfds_bitext"
 
 

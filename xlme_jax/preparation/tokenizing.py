@@ -82,7 +82,7 @@ class Job:
 
     @property
     def units(self) -> int:
-        """Returns the number of units of work (`Unit`)."""
+        """The number of units of work (`Unit`)."""
         return 1 if self.in_order else len(self.shards)
 
 
@@ -102,7 +102,7 @@ class Unit:
 
     @property
     def shards(self) -> range:
-        """Returns the indices of the unit's source shards in the job."""
+        """The indices of the unit's source shards in the job."""
         if self.job.in_order:
             return range(len(self.job.shards))
         return range(self.shard, self.shard + 1)

@@ -149,7 +149,7 @@ class PreparedDataset:
 
     @property
     def vocabulary_path(self) -> pathlib.Path:
-        """Returns the path of the SentencePiece model that defines the token ids."""
+        """The path of the SentencePiece model that defines the token ids."""
         return self.directory / self._vocabulary.file
 
     def task(self, name: str, split: str = "train") -> TaskInfo:

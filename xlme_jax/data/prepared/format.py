@@ -189,27 +189,27 @@ class TaskInfo:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Returns the languages as canonical tags; older data sets spell some differently."""
+        """The languages as canonical tags; older data sets spell some differently."""
         return tuple(map(tag_or_code, self.languages))
 
     @property
     def files(self) -> tuple[FileInfo, ...]:
-        """Returns the shards and, if there is one, the file of lengths."""
+        """The shards, and the file of lengths if the task has one."""
         return (*self.shards, *([self.lengths] if self.lengths else []))
 
     @property
     def is_shared(self) -> bool:
-        """Returns whether the task's records are in files that tasks share."""
+        """Whether the task's records are in files that tasks share."""
         return any(file.first is not None for file in self.files)
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Returns the SHA-256 of each shard: of the original shards if they are recorded."""
+        """The SHA-256 of each shard: of the original shards if they are recorded."""
         return self.shard_digests or tuple(shard.sha256 for shard in self.shards)
 
     @property
     def identity(self) -> Sequence[Any]:
-        """Returns JSON values that identify the task's text: the digests of the original shards.
+        """JSON values that identify the task's text: the digests of the original shards.
 
         Digests of original shards do not depend on the tasks that share a file. An earlier version
         did not record them; the text is then identified by the digest of the shared file, and by

@@ -17,15 +17,15 @@ class DocumentFile(Protocol):
 
     @property
     def path(self) -> Path:
-        """Returns the path on disk."""
+        """The path on disk."""
 
     @property
     def name(self) -> str:
-        """Returns a name that no other file of documents has."""
+        """A name that no other file of documents has."""
 
     @property
     def key(self) -> str:
-        """Returns the settings that the text depends on besides the file, as a text; may be ""."""
+        """The settings that the text depends on besides the file, as a text; may be ""."""
 
     def read(self, report: ReadReport | None, max_document_chars: int) -> Iterator[str]:
         """Returns an iterator over the documents; see `read_documents`."""
@@ -49,12 +49,12 @@ class TextFile:
 
     @property
     def name(self) -> str:
-        """Returns the path."""
+        """The path, which is unique."""
         return os.fspath(self.path)
 
     @property
     def key(self) -> str:
-        """Returns the empty string."""
+        """The empty string: the text depends on the file alone."""
         return ""
 
     def read(self, report: ReadReport | None, max_document_chars: int) -> Iterator[str]:

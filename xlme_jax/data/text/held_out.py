@@ -163,7 +163,7 @@ class HeldOutText:
 
     @property
     def rule(self) -> Rule:
-        """Returns the parsed spec."""
+        """The parsed spec."""
         return parse(self.spec)
 
     def folder_corpora(self) -> Corpora:

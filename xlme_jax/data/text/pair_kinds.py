@@ -79,22 +79,22 @@ class BitextSource:
 
     @property
     def pair(self) -> str:
-        """Returns the canonical name of the pair, `lang1-lang2`."""
+        """The canonical name of the pair, `lang1-lang2`."""
         return f"{self.lang1}-{self.lang2}"
 
     @property
     def of_kind(self) -> PairKind:
-        """Returns the kind of the files."""
+        """The kind of the files."""
         return KINDS[self.kind]
 
     @property
     def has_columns_in_order(self) -> bool:
-        """Returns whether only the order of columns says which text is in which language."""
+        """Whether only the order of columns says which text is in which language."""
         return self.of_kind.columns == "numbered" or bool(self.fields)
 
     @property
     def may_have_scores(self) -> bool:
-        """Returns whether there are scores, as far as is known without reading."""
+        """Whether there are scores, as far as is known without reading."""
         has_column = self.score_column is not None or len(self.fields or ()) > 2
         has_scores = has_column or self.score_file is not None or bool(self.score_name)
         return has_scores or self.of_kind.scores == "inside"
@@ -124,7 +124,7 @@ class PairFile:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Returns the two languages."""
+        """The two languages."""
         first, second = self.languages
         return first, second
 

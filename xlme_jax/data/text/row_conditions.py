@@ -86,7 +86,7 @@ class Condition:
 
     @property
     def _compares_text(self) -> bool:
-        """Returns whether the condition can be applied to text that is no number."""
+        """Whether the condition can be applied to text that is no number."""
         # As characters, "10" would be less than "9".
         return self.numbers is None or self.operator not in _ORDERED
 

@@ -88,13 +88,13 @@ class TableText:
 
     @property
     def name(self) -> str:
-        """Returns a name for messages: the file, with the language if a column tells it."""
+        """A name for messages: the file, with the language if a column tells it."""
         file = os.fspath(self.path)
         return f"{file} ({self.language})" if self.language_column else file
 
     @property
     def key(self) -> str:
-        """Returns a description of the settings that the text depends on besides the file."""
+        """A description of the settings that the text depends on besides the file."""
         key = f"column {self.column}, language {self.language_column} {self.language}"
         if self.where:
             key += f", where {self.where}"

@@ -48,12 +48,12 @@ class Entry:
 
     @property
     def is_translate_train(self) -> bool:
-        """Returns whether the name marks a system fine-tuned with translated training data."""
+        """Whether the name marks a system fine-tuned with translated training data."""
         return TRANSLATE_TRAIN in self.name
 
     @property
     def is_continued(self) -> bool:
-        """Returns whether the name marks a system after continued training, "NAME, continued"."""
+        """Whether the name marks a system after continued training, "NAME, continued"."""
         return f", {CONTINUED}" in self.name
 
     def label(self, system: str) -> str:

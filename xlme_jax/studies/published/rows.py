@@ -31,7 +31,7 @@ class Row:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Returns the numbers of each cell; () for a cell without a value."""
+        """The numbers of each cell; () for a cell without a value."""
         return tuple(map(_cell, self.texts))
 
 
