@@ -103,8 +103,8 @@ class Decoder:
             layer = Layer(config, model.dtype)
             # Without dropout seeds, and without relative bias, which decoding does not support.
             arguments = (x, None, segment_ids, None, cross, source, self.source_segment_ids, cache)
-            result: Any = layer.apply({"params": weights}, *arguments)
-            x, cache = result
+            output: Any = layer.apply({"params": weights}, *arguments)
+            x, cache = output
             new_caches.append(cache)
         if config.pre_norm:
             x = _norm(config, params["encoder"]["final_norm"], x, model.dtype)

@@ -39,10 +39,8 @@ class Cache(NamedTuple):
         Args:
           hypotheses: int32[B, W], hypotheses of this cache.
         """
-        chosen = hypotheses[:, :, None, None, None]
-        keys, values = (
-            jnp.take_along_axis(old, chosen, axis=1) for old in (self.keys, self.values)
-        )
+        index = hypotheses[:, :, None, None, None]
+        keys, values = (jnp.take_along_axis(old, index, axis=1) for old in (self.keys, self.values))
         return Cache(keys, values, self.length)
 
     def attend(self, q: jax.Array) -> jax.Array:

@@ -45,11 +45,11 @@ def cross_attention(
             kwargs: dict[str, Any],
             context: nn.module.InterceptorContext,
         ) -> jax.Array:
-            result = call(*args, **kwargs)
+            output = call(*args, **kwargs)
             module = context.module
             if module.name == "q" and isinstance(module.parent, CrossAttention):
-                queries.append(result)  # [B, 1, H, K].
-            return result
+                queries.append(output)  # [B, 1, H, K].
+            return output
 
         with nn.intercept_methods(record):
             _, caches = decoder.step(tokens[:, None], caches)

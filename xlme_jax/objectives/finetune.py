@@ -125,10 +125,10 @@ class FineTune(PlainObjective):
     def totals(self, batch: Batch) -> Totals:
         """Returns the number of labels in the batch, one per example or tagged word, at least 1."""
         labels = batch[STREAM]["labels"]
-        counted = labels[:, :1] != IGNORED
+        is_labelled = labels[:, :1] != IGNORED
         if self.benchmark.kind == "tagging":
-            counted = labels != IGNORED
-        return {STREAM: {"labels": jnp.maximum(counted.sum(), 1).astype(jnp.float32)}}
+            is_labelled = labels != IGNORED
+        return {STREAM: {"labels": jnp.maximum(is_labelled.sum(), 1).astype(jnp.float32)}}
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
@@ -259,5 +259,5 @@ def label_loss(
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Returns -log softmax(logits)[labels]: [..., C] and int32[...] -> [...]."""
-    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits, axis=-1) - chosen
+    logit_of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - logit_of_label

@@ -340,10 +340,10 @@ class MaskedBatch:
     def reading(self, guesses: Mapping[str, Guess] = types.MappingProxyType({})) -> Reading:
         """Returns the corrupted rows and the guesses of their masked tokens, by what guesses."""
         tokens = self.rows["tokens"]
-        chosen = masking.replace(
+        is_chosen = masking.replace(
             jnp.zeros(tokens.shape, bool), self.positions, self.is_masked, self.is_masked
         )
-        return Reading(tokens, chosen, dict(guesses))
+        return Reading(tokens, is_chosen, dict(guesses))
 
     def guess(
         self, prediction: VocabularyPrediction, tokens: jax.Array, of_tokens: VocabularyPrediction

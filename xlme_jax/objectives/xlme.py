@@ -230,8 +230,8 @@ class XLME(MaskedLMObjective):
         replaced = masking.replace(
             shared.tokens, masked.positions, masked.is_masked, prediction.sample
         )
-        read = {**masked.rows, "tokens": jax.lax.stop_gradient(replaced)}
-        return prediction, replaced, self.detect(params, read, shared.discriminator_seeds)
+        replaced_rows = {**masked.rows, "tokens": jax.lax.stop_gradient(replaced)}
+        return prediction, replaced, self.detect(params, replaced_rows, shared.discriminator_seeds)
 
     def _read_predicted(
         self, name: str, params: Params, rows: Rows, masked: MaskedBatch, keys: jax.Array

@@ -231,14 +231,14 @@ def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
         largest, total, mixed = carry
         k, v = (refs[name][_rows(plan, j), :] for name in "kv")
         scores, _ = _scores(plan, refs, q, k, values, i, j)
-        new = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
-        weights = jnp.exp(scores - new)
+        new_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
+        weights = jnp.exp(scores - new_largest)
         # Makes the sums so far, of exp(score - largest), relative to the new maximum.
-        shrink = jnp.exp(largest - new)
+        shrink = jnp.exp(largest - new_largest)
         total = total * shrink + jnp.sum(weights, axis=1, keepdims=True)
         keep = _keep(plan, refs, i, j) if plan.dropout_rate else None
         kept_weights = _drop(plan, keep, weights).astype(v.dtype)
-        return new, total, mixed * shrink + _dot(kept_weights, v, (1, 0))
+        return new_largest, total, mixed * shrink + _dot(kept_weights, v, (1, 0))
 
     size = plan.block
     start = (

@@ -61,9 +61,9 @@ def enqueue(
         raise ValueError(f"cannot enqueue {len(keys)} keys at once in a queue of {size}")
     slots = (count + jnp.cumsum(is_key) - 1) % size
     slots = jnp.where(is_key, slots, size)  # Out of bounds, and dropped.
-    written = queue.at[slots].set(keys.astype(queue.dtype), mode="drop", unique_indices=True)
+    new_queue = queue.at[slots].set(keys.astype(queue.dtype), mode="drop", unique_indices=True)
     total = count + is_key.sum(dtype=count.dtype)
-    return written, jnp.where(total < 2 * size, total, total - size)
+    return new_queue, jnp.where(total < 2 * size, total, total - size)
 
 
 def spread(vectors: jax.Array) -> jax.Array:

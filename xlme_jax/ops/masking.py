@@ -109,6 +109,6 @@ def corrupt(
     count = originals.shape[1]
     u = jax.vmap(lambda key: jax.random.uniform(key, (2, count)))(keys)
     low, high = random_ids
-    drawn = low + jnp.floor(u[:, 1] * (high - low)).astype(originals.dtype)
-    corrupted = jnp.where(u[:, 0] < masked + random, drawn, originals)
+    random_tokens = low + jnp.floor(u[:, 1] * (high - low)).astype(originals.dtype)
+    corrupted = jnp.where(u[:, 0] < masked + random, random_tokens, originals)
     return jnp.where(u[:, 0] < masked, mask_id, corrupted)

@@ -291,7 +291,7 @@ def _target_logit(logits: jax.Array, offsets: jax.Array) -> jax.Array:
 def _merge(parts: _Best) -> _Best:
     """Combines statistics [n, M] of n parts of the vocabulary, in their order."""
     best = parts.maximum.argmax(axis=0)
-    drawn = parts.key.argmax(axis=0)
+    best_key = parts.key.argmax(axis=0)
     maximum = parts.maximum.max(axis=0)
 
     def choose(values: jax.Array, index: jax.Array) -> jax.Array:
@@ -303,7 +303,7 @@ def _merge(parts: _Best) -> _Best:
         target=parts.target.sum(axis=0),
         argmax=choose(parts.argmax, best),
         key=parts.key.max(axis=0),
-        sample=choose(parts.sample, drawn),
+        sample=choose(parts.sample, best_key),
     )
 
 
@@ -465,8 +465,8 @@ def _head_forward(
     """Returns the results of `_head`, and the residuals that `_head_backward` reads."""
     forward = functools.partial(_forward, plan)
     kinds = "bbbbkk" if plan.keep else "bbbb"
-    results = plan.split.run(forward, "bbbvv", kinds, hidden, targets, uniforms, table, bias)
-    loss, argmax, sample, log_normalizer, *cache = results
+    outputs = plan.split.run(forward, "bbbvv", kinds, hidden, targets, uniforms, table, bias)
+    loss, argmax, sample, log_normalizer, *cache = outputs
     residuals = (hidden, table, bias, targets, loss, log_normalizer, cache, uniforms.shape[1])
     return (loss, argmax, sample), residuals
 

@@ -69,8 +69,8 @@ class VocabularySplit:
         Returns:
           The global results.
         """
-        used = {*self.rows, *self.vocabulary}
-        if not used:
+        axes = {*self.rows, *self.vocabulary}
+        if not axes:
             return function(*arrays)
         unshared = tuple(axis for axis in self.rows if axis not in self.vocabulary)
         specs = {
@@ -80,7 +80,7 @@ class VocabularySplit:
         }
         mapped = jax.shard_map(
             function,
-            axis_names=used,
+            axis_names=axes,
             in_specs=tuple(specs[kind] for kind in kinds),
             out_specs=tuple(specs[kind] for kind in results),
             check_vma=False,

@@ -72,8 +72,8 @@ def environment() -> dict[str, str]:
 
 def _is_for_cpus() -> bool:
     """Returns whether JAX can use CPUs alone; does not start JAX's backends."""
-    chosen = jax.config.values["jax_platforms"]
-    if chosen:
-        return bool(chosen == "cpu")
+    platforms = jax.config.values["jax_platforms"]
+    if platforms:
+        return bool(platforms == "cpu")
     plugins = importlib.metadata.entry_points(group="jax_plugins")
     return not plugins and importlib.util.find_spec("libtpu") is None

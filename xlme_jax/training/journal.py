@@ -136,11 +136,13 @@ class Journal:
 
     def _report_skipped(self, step: int, values: Mapping[str, float], tasks: Tasks) -> None:
         """Logs a skipped update; raises Diverged if `max_skipped` in a row were skipped."""
-        wrong = sorted(name for name, x in values.items() if not math.isfinite(x))
-        counted = [f"{stream}: {_largest_counts(counts)}" for stream, counts in tasks.items()]
+        not_finite = sorted(name for name, x in values.items() if not math.isfinite(x))
+        counts_by_stream = [
+            f"{stream}: {_largest_counts(counts)}" for stream, counts in tasks.items()
+        ]
         detail = (
-            f"not finite: {', '.join(wrong)}. Tasks in this process's part of the batch: "
-            f"{'; '.join(counted)}"
+            f"not finite: {', '.join(not_finite)}. Tasks in this process's part of the batch: "
+            f"{'; '.join(counts_by_stream)}"
         )
         limit = self._settings.max_skipped
         if self.skipped < limit:

@@ -60,9 +60,9 @@ class LoopConfig:
         counts = [f.name for f in fields if f.type in (int, "int") and f.name != "seed"]
         check_at_least(self, "Loop", 1, *counts, "keep_every")
         check_at_least(self, "Loop", 0, "samples_every")
-        if wrong := [option for option in self.compiler_options if "=" not in option]:
+        if malformed := [option for option in self.compiler_options if "=" not in option]:
             raise ValueError(
-                f"Loop.compiler_options has {wrong[0]!r}: write options as 'name=value'."
+                f"Loop.compiler_options has {malformed[0]!r}: write options as 'name=value'."
             )
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
             raise ValueError(

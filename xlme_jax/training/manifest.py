@@ -62,11 +62,11 @@ def with_start(model_dir: Path, start: Mapping[str, Any]) -> dict[str, Any]:
       The id, which is new for a new run, the name and all starts.
     """
     folder = as_path(model_dir)
-    old = read(folder)
+    manifest = read(folder)
     return {
-        "id": old.get("id") or uuid.uuid4().hex[:12],
+        "id": manifest.get("id") or uuid.uuid4().hex[:12],
         "name": folder.absolute().name,
-        "starts": [*old.get("starts", ()), dict(start)],
+        "starts": [*manifest.get("starts", ()), dict(start)],
     }
 
 

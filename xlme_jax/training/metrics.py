@@ -265,35 +265,35 @@ class _Lines:
       last_step: step of the last line, -1 if there is none.
     """
 
-    def __init__(self, local: Path, named: Path, resume_step: int) -> None:
-        self._local, self._named, self._file = local, named, -1
-        with naming_file(named):
+    def __init__(self, local: Path, error_path: Path, resume_step: int) -> None:
+        self._local, self._error_path, self._file = local, error_path, -1
+        with naming_file(error_path):
             self.last_step = _drop_after(local, resume_step)
 
     def open(self) -> int:
         """Creates the file if it does not exist; returns its descriptor."""
         if self._file < 0:
-            with naming_file(self._named):
+            with naming_file(self._error_path):
                 self._file = os.open(self._local, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         return self._file
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Appends a line, or raises OSError."""
         line = json.dumps(record, allow_nan=False) + "\n"
-        with naming_file(self._named):
+        with naming_file(self._error_path):
             _append(self.open(), line)
 
     def sync(self) -> None:
         """Waits until the lines are on the disk."""
         if self._file >= 0:
-            with naming_file(self._named):
+            with naming_file(self._error_path):
                 os.fsync(self._file)
 
     def close(self) -> None:
         """Flushes the lines to the disk and closes the file."""
         if self._file >= 0:
             file, self._file = self._file, -1
-            with naming_file(self._named):
+            with naming_file(self._error_path):
                 try:
                     os.fsync(file)
                 finally:
@@ -332,9 +332,9 @@ def _append(file: int, line: str) -> None:
     Raises:
       OSError: the disk took only a part of the line, which has been removed again.
     """
-    data = line.encode()
+    content = line.encode()
     size = os.fstat(file).st_size
-    written = os.write(file, data)
-    if written != len(data):
+    written = os.write(file, content)
+    if written != len(content):
         os.ftruncate(file, size)
-        raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes written")
+        raise OSError(errno.ENOSPC, f"{written} of {len(content)} bytes written")

@@ -122,15 +122,15 @@ def check_devices(say: Callable[[str], None]) -> None:
         )
     if backend == "tpu":
         return
-    used = sum(device.platform == "gpu" for device in jax.local_devices())
-    if used > (cpus := len(os.sched_getaffinity(0))):
+    gpus = sum(device.platform == "gpu" for device in jax.local_devices())
+    if gpus > (cpus := len(os.sched_getaffinity(0))):
         say(
-            f"{used} GPUs of this process are fed by {cpus} CPUs, because it may use no others: "
+            f"{gpus} GPUs of this process are fed by {cpus} CPUs, because it may use no others: "
             "start it with sbatch --exclusive and srun --cpu-bind=none."
         )
     from xlme_jax.training import local_devices
 
-    gathered = gather("used", json.dumps([local_devices.view(os.environ).to_json(), used]))
+    gathered = gather("used", json.dumps([local_devices.view(os.environ).to_json(), gpus]))
     views, counts = zip(*map(json.loads, gathered), strict=True)
     unasked = jax.process_count() > 1 and not cpus_chosen()
     unused = local_devices.unused([*map(local_devices.View.from_json, views)], counts, unasked)

@@ -105,22 +105,22 @@ class WarmParams:
             params: Params = _sharded(jax.eval_shape(self._init), self._mesh)
         return params
 
-    def __call__(self, fresh: Params, read: Params) -> Params:
+    def __call__(self, fresh: Params, restored: Params) -> Params:
         """Returns the weights of the run.
 
         Args:
           fresh: the random weights of the run.
-          read: those weights of `checkpoint_shapes` that the checkpoint has.
+          restored: those weights of `checkpoint_shapes` that the checkpoint has.
         """
         if self._init is None:
-            return _merged(fresh, read)
+            return _merged(fresh, restored)
         init = self._init
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self._abstract.params)
 
-        def derive(fresh: Params, read: Params) -> Params:
-            return _merged(fresh, self.start.derive(_merged(meshes.unbox(init()), read)))
+        def derive(fresh: Params, restored: Params) -> Params:
+            return _merged(fresh, self.start.derive(_merged(meshes.unbox(init()), restored)))
 
-        return jax.jit(derive, out_shardings=shardings)(fresh, read)
+        return jax.jit(derive, out_shardings=shardings)(fresh, restored)
 
 
 def _merged(params: Params, replacements: Params) -> Params:
