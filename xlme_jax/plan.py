@@ -130,8 +130,9 @@ def _loader(
 ) -> Callable[[Sequence[str]], TrainConfig]:
     """Returns the function from further bindings to the configuration, with --attention applied."""
 
-    def load(more: Sequence[str]) -> TrainConfig:
-        config = loading.load(files, [*bindings, *more], "Train")
+    def load(further: Sequence[str]) -> TrainConfig:
+        """Returns the configuration with the bindings `further`."""
+        config = loading.load(files, [*bindings, *further], "Train")
         chosen = dict.fromkeys(automatic_encoders(config.objective), _ATTENTION.value)
         return dataclasses.replace(config, objective=with_attention(config.objective, chosen))
 

@@ -163,18 +163,17 @@ class Checkpoints:
         Raises:
           CheckpointError: this checkpoint or the previous one could not be written.
         """
-        run = dataclasses.asdict(record) | {"digests": digests.tree_digests(state)}
-        run["sha256"] = checksum(run)
+        contents = dataclasses.asdict(record) | {"digests": digests.tree_digests(state)}
+        contents["sha256"] = checksum(contents)
         with self._write_errors(step):
             self._wait()  # Orbax may delete older checkpoints, which must not be sealed meanwhile.
-            good = self._newest_good() if record.skipped else None
-            keep = (*best, good) if good is not None else tuple(best)
-            self._policy.policies = [*self._kept, policies.CustomSteps(keep)]
+            finite_step = self._newest_finite() if record.skipped else None
+            kept_steps = (*best, finite_step) if finite_step is not None else tuple(best)
+            self._policy.policies = [*self._kept, policies.CustomSteps(kept_steps)]
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(state),
-                    run=ocp.args.JsonSave(run),
+                    state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(contents)
                 ),
             )
         if self._is_primary():
@@ -217,14 +216,14 @@ class Checkpoints:
         Raises:
           CheckpointError: there are checkpoints, and all are damaged.
         """
-        good = self._newest_good()
-        if good is None:
+        finite_step = self._newest_finite()
+        if finite_step is None:
             return None
-        while (step := self.latest_step()) is not None and step > good:
+        while (step := self.latest_step()) is not None and step > finite_step:
             self._manager.delete(step)
         return self.restore_newest(abstract)
 
-    def _newest_good(self) -> int | None:
+    def _newest_finite(self) -> int | None:
         """Returns the newest step whose update was not skipped; None if there is none."""
         for step in sorted(self._manager.all_steps(), reverse=True):
             with contextlib.suppress(OSError, ValueError):  # A damaged checkpoint.
@@ -319,8 +318,8 @@ class Checkpoints:
             yield
         except Exception as error:
             subject = "A checkpoint" if step is None else f"The checkpoint of step {step} or before"
-            good = saved_steps(self._folder)
-            fallback = f"that of step {max(good)} is kept" if good else "there is no earlier one"
+            saved = saved_steps(self._folder)
+            fallback = f"that of step {max(saved)} is kept" if saved else "there is no earlier one"
             reason = str(error).strip().splitlines() or [repr(error)]
             raise CheckpointError(
                 f"{subject} could not be written to {self._folder}; {fallback}. {reason[0]} (free "

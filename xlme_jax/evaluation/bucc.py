@@ -238,7 +238,7 @@ class Bucc(Measure):
         return headline
 
     def _setting(self, readout: str) -> str:
-        """Returns what `Result.setting` says of the results of a readout."""
+        """Returns the text of `Result.setting`: how the results of a readout were computed."""
         tuned_on = "the validation split" if self.split == "test" else "the same gold pairs"
         return (
             f"ratio margin, k = {self.neighbours}, on {DESCRIPTIONS[readout]}; greedy in both "

@@ -91,7 +91,14 @@ def check(settings: Any) -> None:
 def texts_of(
     vocabulary: Vocabulary, sentences: Sequence[str], length: int, report: ReadReport
 ) -> list[Text]:
-    """Returns each sentence as `<s> x </s>`, cut to `length` tokens; `report` counts the cuts."""
+    """Returns the token ids of sentences, `<s> x </s>`.
+
+    Args:
+      vocabulary: the vocabulary.
+      sentences: the sentences.
+      length: maximum tokens, specials included; longer texts are cut.
+      report: counts the cut texts.
+    """
     texts = [(BOS_ID, *tokens, EOS_ID) for tokens in vocabulary.encode_batch(sentences)]
     report.repair("texts cut", sum(len(text) > length for text in texts))
     return [cut(text, length) for text in texts]
@@ -239,7 +246,10 @@ def pool_all(
 
 
 def pool(hidden: jax.Array, rows: Mapping[str, jax.Array], pooling: Pooling = "mean") -> jax.Array:
-    """Returns the hidden states [R, L, D] of each row pooled to one vector, float32[R, D]."""
+    """Returns the hidden states [R, L, D] of each row pooled to one vector, float32[R, D].
+
+    Padding is not counted; with "mean_without_specials", `<s>` and `</s>` are not either.
+    """
     if pooling == "first":
         return hidden[:, 0].astype(jnp.float32)
     counted = rows["segment_ids"] > 0

@@ -363,7 +363,7 @@ class _LanguageSet:
         ]
 
     def _setting(self) -> str:
-        """Returns what `Result.setting` says of the results; "" for nothing."""
+        """Returns the text of `Result.setting`: how the results were computed; "" for nothing."""
         parts = []
         if self._rules.no_answer:
             parts.append("threshold of no answer tuned on this split")

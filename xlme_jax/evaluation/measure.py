@@ -168,7 +168,7 @@ class About:
       figure: picture over layers; None for none.
       xtreme: the measure's column in XTREME's table of tasks; None for none.
       flags: further flags of `evaluate` for the scores that papers report.
-      note: what a caption says of the scored set; "" for nothing.
+      note: text of a caption about the scored set; "" for nothing.
     """
 
     name: str

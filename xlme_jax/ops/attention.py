@@ -335,10 +335,7 @@ def _reads(
 
 
 def _bias(
-    q: jax.Array,
-    distance_bias: jax.Array,
-    at: jax.Array | None,
-    partition: PartitionSpec | None,
+    q: jax.Array, distance_bias: jax.Array, at: jax.Array | None, partition: PartitionSpec | None
 ) -> jax.Array:
     """Returns the bias of every (query, key) pair, [H, L, L].
 

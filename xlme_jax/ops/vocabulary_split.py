@@ -156,10 +156,7 @@ def _lookup_forward(
 
 
 def _lookup_backward(
-    dtype: Any,
-    split: VocabularySplit,
-    residuals: tuple[jax.Array, jax.Array],
-    gradient: jax.Array,
+    dtype: Any, split: VocabularySplit, residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, None]:
     def local(table: jax.Array, tokens: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
         ids, is_local = _local_ids(split, table, split.gather(tokens))

@@ -74,7 +74,7 @@ def grams(texts: Sequence[str], with_numbers: bool = True) -> Grams:
     for number, text in enumerate(texts):
         characters += len(text)
         if characters >= _BATCH_CHARACTERS or number == len(texts) - 1:
-            batches.append(_batch(texts[start : number + 1], start, with_numbers))
+            batches.append(_windows(texts[start : number + 1], start, with_numbers))
             start = number + 1
             characters = 0
     if len(batches) == 1:
@@ -85,7 +85,7 @@ def grams(texts: Sequence[str], with_numbers: bool = True) -> Grams:
     )
 
 
-def _batch(texts: Sequence[str], first: int, with_numbers: bool) -> Grams:
+def _windows(texts: Sequence[str], first: int, with_numbers: bool) -> Grams:
     """Returns the windows of a batch of texts.
 
     Args:
@@ -110,16 +110,16 @@ def _batch(texts: Sequence[str], first: int, with_numbers: bool) -> Grams:
     is_word = weight > 0
     starts, ends, weight = starts[is_word], ends[is_word], weight[is_word]
     words = _digests(values[points], starts, ends, _BASES[0])
-    lasts = _ends(weight)
-    begins = np.arange(len(lasts))
+    stops = _ends(weight)
+    begins = np.arange(len(stops))
     words_of_text = np.diff(np.searchsorted(starts, offsets))
     text_of_word = np.repeat(np.arange(len(texts)), words_of_text)
-    within = text_of_word[begins] == text_of_word[lasts - 1]
+    is_in_text = text_of_word[begins] == text_of_word[stops - 1]
     if not with_numbers:
         lettered = np.cumsum(np.concatenate([np.zeros(1, np.int64), letters[points[starts]]]))
-        within &= 2 * (lettered[lasts] - lettered[begins]) >= lasts - begins
-    begins, lasts = begins[within], lasts[within]
-    return Grams(_digests(words, begins, lasts, _BASES[1]), text_of_word[begins] + first)
+        is_in_text &= 2 * (lettered[stops] - lettered[begins]) >= stops - begins
+    begins, stops = begins[is_in_text], stops[is_in_text]
+    return Grams(_digests(words, begins, stops, _BASES[1]), text_of_word[begins] + first)
 
 
 def _ends(weight: np.ndarray) -> np.ndarray:

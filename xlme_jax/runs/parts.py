@@ -67,10 +67,7 @@ def build(config: TrainConfig, prepare_command: Sequence[str]) -> Parts:
 
 
 def _facts(
-    dataset: PreparedDataset,
-    streams: Sequence[Stream],
-    settings: LoopConfig,
-    model_dir: Path,
+    dataset: PreparedDataset, streams: Sequence[Stream], settings: LoopConfig, model_dir: Path
 ) -> RunFacts:
     """Returns the properties of the run that the objective checks."""
     tasks = {stream.name: stream_tasks(dataset, stream) for stream in streams}

@@ -37,7 +37,7 @@ _ONE = {
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher says of this process.
+    """The place of this process in a launch, by its environment variables.
 
     Attributes:
       launcher: command of the launcher: "srun", "mpirun", "mpiexec" or "torchrun".

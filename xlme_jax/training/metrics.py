@@ -216,7 +216,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def read_lines(path: Path) -> dict[int, dict[str, float]]:
-    """Returns {step: {name: value}} of a metrics file, which is read as by `read_metrics`."""
+    """Reads a metrics file into {step: {name: value}}; see `read_metrics` for path and errors."""
     path = as_path(path)
     path = path / METRICS_FILE if path.is_dir() else path
     return {

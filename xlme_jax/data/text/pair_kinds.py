@@ -255,7 +255,7 @@ def _moses_units(source: BitextSource, report: ReadReport) -> Units:
         return units
     names = str(first), str(source.score_file)
     scores = reading.aligned_lines(read_blocks(source.score_file), names[1], report)
-    return pair_scores.above(units, scores, source.min_score, names)
+    return pair_scores.skipping_low_scores(units, scores, source.min_score, names)
 
 
 def _multiway_units(source: BitextSource, report: ReadReport) -> Units:

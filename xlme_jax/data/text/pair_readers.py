@@ -86,7 +86,7 @@ def _scored_units(names: Sequence[str], lines: Sequence[Lines], min_score: float
     """
     units: Units = _aligned_units(names[:2], lines[:2], "empty side")
     if len(lines) > 2 and min_score is not None:
-        return pair_scores.above(units, lines[2], min_score, (names[0], names[2]))
+        return pair_scores.skipping_low_scores(units, lines[2], min_score, (names[0], names[2]))
     return units
 
 

@@ -35,7 +35,9 @@ def reason(score: str | Rejected, min_score: float) -> str:
     return "" if value >= min_score else f"score below {min_score:g}"
 
 
-def above(units: Units, scores: Lines, min_score: float, names: tuple[str, str]) -> Units:
+def skipping_low_scores(
+    units: Units, scores: Lines, min_score: float, names: tuple[str, str]
+) -> Units:
     """Yields the units, with a reason for skipping in place of pairs whose score is too low.
 
     Args:

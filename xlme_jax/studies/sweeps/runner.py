@@ -169,6 +169,7 @@ class Sweep:
     ):
         self._config, self._output, self._command = config, output, command
         self._train, self._train_flags, self._evaluate = train, train_flags, evaluate
+        share_index, share_count = shard
         self._points = (
             checkpoint_grid.points(as_path(config.along))
             if config.along
@@ -178,8 +179,8 @@ class Sweep:
         self._finished: dict[Path, SweepRun] = {}
         # Seed by seed, so that an interrupted sweep covers every point.
         runs = [(point, seed) for seed in range(config.seeds) for point in self._points]
-        shares = grids.shares(len(self._points), config.seeds, shard[1])
-        self._share = [run for run, share in zip(runs, shares) if share == shard[0]]
+        shares = grids.shares(len(self._points), config.seeds, share_count)
+        self._share = [run for run, share in zip(runs, shares) if share == share_index]
         # Checks all runs first, so that a wrong name is reported now and not after hours.
         self._steps = {self._folder(*run): steps(self._bindings(*run)) for run in runs}
 

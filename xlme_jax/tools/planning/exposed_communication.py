@@ -112,10 +112,10 @@ class _Clocks:
         start = max(self.now, self.free)
         self.compute(seconds)
         self.carried[chain] += seconds
-        part = min(self.left.get(chain, 0.0), max(self.now - start, 0.0))
-        if part:
-            self.left[chain] = self.left[chain] - part
-            self.free = start + part
+        seconds_sent = min(self.left.get(chain, 0.0), max(self.now - start, 0.0))
+        if seconds_sent:
+            self.left[chain] -= seconds_sent
+            self.free = start + seconds_sent
 
     def finish(self, chain: str) -> None:
         """Waits until a fused collective has finished its transfer."""
@@ -127,13 +127,14 @@ class _Clocks:
         for name, end in self.ends.items():
             self.ends[name] = end + body.sent if end > self.now else end
         self.free += body.sent if self.free > self.now else 0.0
-        used = body.sent + max(self.free - self.now, 0.0)
+        # Seconds for which the links have other transfers; only then fused collectives have them.
+        occupied = body.sent + max(self.free - self.now, 0.0)
         for chain, seconds in body.carried.items():
             self.carried[chain] += seconds
-            part = min(self.left.get(chain, 0.0), max(seconds - used, 0.0))
-            if part:
-                self.left[chain] = self.left[chain] - part
-                used = used + part
+            seconds_sent = min(self.left.get(chain, 0.0), max(seconds - occupied, 0.0))
+            if seconds_sent:
+                self.left[chain] -= seconds_sent
+                occupied += seconds_sent
         self.now += body.busy + body.exposed
         self.busy, self.sent = self.busy + body.busy, self.sent + body.sent
 
