@@ -421,14 +421,14 @@ def _question(
 ) -> QuestionExample | None:
     """Returns a question with its usable answers; None if it has answers but no usable one."""
     context = _text(fields["context"])
-    given = list(zip(map(_text, fields["answers"]["text"]), fields["answers"]["answer_start"]))
+    stored = list(zip(map(_text, fields["answers"]["text"]), fields["answers"]["answer_start"]))
     answers = [
         Answer(text, int(start))
-        for text, start in given
+        for text, start in stored
         if text.strip() and start >= 0 and context.startswith(text, int(start))
     ]
-    report.skip("answer not in its context at its offset", len(given) - len(answers))
-    if given and not answers:
+    report.skip("answer not in its context at its offset", len(stored) - len(answers))
+    if stored and not answers:
         report.skip("question without a usable answer")
         return None
     return QuestionExample(identity, _text(fields["question"]), context, tuple(answers))

@@ -89,13 +89,13 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
     grid = tuple((name, tuple(map(repr, values))) for name, values in config.grid)
     if _GRID.value:
         grid = tuple(map(grids.parse_grid, _GRID.value))
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "seeds": _SEEDS.value,
         "select": _SELECT.value,
         "minimize": _MINIMIZE.value,
         "show": tuple(_SHOW.value) or None,
     }
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in fields.items() if value is not None}
     if _ALONG.value:
         if _GRID.value:
             raise ConfigError("--along has a point for each checkpoint; leave out --grid.")

@@ -198,7 +198,7 @@ def _vocap_config() -> VocapConfig | None:
             f"--candidate_sizes={','.join(map(str, asked))}: give whole numbers, such as "
             "1000,2000,4000"
         ) from None
-    given = flags.FLAGS
+    parsed = flags.FLAGS
     return vocap.VocapConfig(
         size=_SIZE.value,
         folder=_CANDIDATES.value or f"{_OUTPUT.value.removesuffix('.model')}.candidates",
@@ -211,9 +211,9 @@ def _vocap_config() -> VocapConfig | None:
         byte_fallback=_BYTE_FALLBACK.value,
         allow_smaller=_ALLOW_SMALLER.value,
         seed=_SEED.value,
-        workers=given.workers,
-        runner=given.runner,
-        runner_options=tuple(given.runner_options),
+        workers=parsed.workers,
+        runner=parsed.runner,
+        runner_options=tuple(parsed.runner_options),
     )
 
 

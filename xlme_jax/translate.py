@@ -200,20 +200,20 @@ def _score_against(references: Sequence[str], best: Sequence[str], name: str) ->
 
 def _search() -> BeamSearch | Sampling:
     """Returns how to search or draw translations; ValueError for flags that exclude each other."""
-    given = {name for name in flags.FLAGS if flags.FLAGS[name].present}
+    set_flags = {name for name in flags.FLAGS if flags.FLAGS[name].present}
     drawing = {"temperature", "top_k", "top_p", "seed"}
     searching = {"beams", "early_stopping"}
     translating = {"sample", "n_best", "references", "scripts", "explain"}
-    if _SCORE.value is not None and (unused := given & (drawing | searching | translating)):
+    if _SCORE.value is not None and (unused := set_flags & (drawing | searching | translating)):
         raise ValueError(f"--score translates nothing; leave out {_listed(unused)}")
-    if _REFERENCES.value is None and (unused := given & {"test_set", "multi_bleu"}):
+    if _REFERENCES.value is None and (unused := set_flags & {"test_set", "multi_bleu"}):
         raise ValueError(f"{_listed(unused)}: only with --references")
     if _SAMPLE.value:
-        if unused := given & searching:
+        if unused := set_flags & searching:
             raise ValueError(f"--sample does not search; leave out {_listed(unused)}")
         options = _TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _SEED.value
         return Sampling(_N_BEST.value, *options, _LENGTH_PENALTY.value)
-    if unused := given & drawing:
+    if unused := set_flags & drawing:
         raise ValueError(f"{_listed(unused)}: only with --sample")
     stopping = {"yes": True, "no": False}.get(_EARLY_STOPPING.value, "never")
     return BeamSearch(_BEAMS.value, _LENGTH_PENALTY.value, stopping)  # type: ignore[arg-type]

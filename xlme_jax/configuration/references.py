@@ -108,10 +108,10 @@ def _expanded_size(
     return total
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, names: Iterable[str]) -> str:
     """Returns " Did you mean ...?" for an unknown name, or " Known: ..." if none is like it."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(sorted(set(known)))}."
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(sorted(set(names)))}."
 
 
 def bound_macros() -> set[str]:

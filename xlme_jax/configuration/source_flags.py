@@ -56,11 +56,11 @@ def configuration(**fixed: Any) -> PrepareConfig:
     Raises:
       ValueError: A value is invalid.
     """
-    given = flags.FLAGS
-    if given.gin_file:
+    parsed = flags.FLAGS
+    if parsed.gin_file:
         config = _from_gin(fixed)
     else:
-        values = given.flag_values_dict()
+        values = parsed.flag_values_dict()
         fields = {name: values[name] for name in _FIELDS if name in values}
         fields["eval_dir"] = fields["eval_dir"] or os.environ.get("EVAL_DIR")
         config = PrepareConfig(**{**fields, **sources.from_flags(values, os.environ), **fixed})
@@ -72,10 +72,12 @@ def _from_gin(fixed: dict[str, Any]) -> PrepareConfig:
     """Returns the configuration from --gin_file, with the flags that were given and `fixed`."""
     from xlme_jax.configuration import loading
 
-    given = flags.FLAGS
-    config = loading.load(given.gin_file, given.gin_bindings, "Prepare")
-    named = {name: given[name].value for name in _FIELDS if name in given and given[name].present}
-    present = [flag.name for flag in sources.flags() if given[flag.name].present]
-    options = sources.arguments({name: given[name].value for name in present}).get("options", ())
+    parsed = flags.FLAGS
+    config = loading.load(parsed.gin_file, parsed.gin_bindings, "Prepare")
+    named = {
+        name: parsed[name].value for name in _FIELDS if name in parsed and parsed[name].present
+    }
+    present = [flag.name for flag in sources.flags() if parsed[flag.name].present]
+    options = sources.arguments({name: parsed[name].value for name in present}).get("options", ())
     merged = {**dict(config.options), **dict(options)}
     return dataclasses.replace(config, **{**named, "options": merged, **fixed})

@@ -41,5 +41,5 @@ def by_family(languages: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def family(language: str) -> str:
     """Returns the family of a language in any script, or "" if the language is not listed here."""
-    known = languages.find(language)
-    return _FAMILY.get(language if known is None else known.code, "")
+    entry = languages.find(language)
+    return _FAMILY.get(language if entry is None else entry.code, "")

@@ -183,11 +183,11 @@ def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
       settings: {name of a flag: value}.
     """
     inputs = {flag.name for flag in flags() if not flag.is_setting}
-    given = {name: value for name, value in settings.items() if value not in (None, [])}
-    fields = {name: value for name, value in given.items() if name in _FIELDS}
+    values = {name: value for name, value in settings.items() if value not in (None, [])}
+    fields = {name: value for name, value in values.items() if name in _FIELDS}
     options = {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in given.items()
+        for name, value in values.items()
         if name not in _FIELDS | inputs
     }
     return {**fields, "options": tuple(options.items())} if options else fields

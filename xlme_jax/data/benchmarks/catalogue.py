@@ -130,12 +130,12 @@ def benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
-def alternatives(name: str, known: Iterable[str]) -> str:
+def alternatives(name: str, names: Iterable[str]) -> str:
     """Returns the end of an error about an unknown name: similar names, then all known names."""
-    known = tuple(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    names = tuple(names)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     meant = f"; did you mean {' or '.join(near)}?" if near else "."
-    return f"{meant} Available: {', '.join(known)}."
+    return f"{meant} Available: {', '.join(names)}."
 
 
 def _codes(text: str) -> tuple[str, ...]:

@@ -159,8 +159,8 @@ def truncated(lengths: Sequence[int], room: int) -> list[int]:
     """
     sizes = list(lengths)
     while sum(sizes) > room:
-        longest = max(range(len(sizes)), key=lambda i: (sizes[i], i))
-        sizes[longest] -= 1
+        part = max(range(len(sizes)), key=lambda i: (sizes[i], i))
+        sizes[part] -= 1
     return sizes
 
 
@@ -238,11 +238,12 @@ def _questions(
 ) -> Iterator[Features]:
     """Yields the rows of questions: one for each window of the context, `stride` tokens shared."""
     room = _room(benchmark, max_length, 3, 4)
-    longest = min(MAX_QUESTION_TOKENS, room // 2)
-    if not 0 <= stride < room - longest:
+    max_question = min(MAX_QUESTION_TOKENS, room // 2)
+    window = room - max_question
+    if not 0 <= stride < window:
         raise ValueError(
-            f"{benchmark.name}: windows of {room - longest} tokens (max_length {max_length} less a "
-            f"question of {longest}) cannot share {stride}; give `stride` in [0, {room - longest})"
+            f"{benchmark.name}: windows of {window} tokens (max_length {max_length} less a "
+            f"question of {max_question}) cannot share {stride}; give `stride` in [0, {window})"
         )
     context = ContextEncoder(vocabulary)
     last: str | None = None
@@ -251,8 +252,8 @@ def _questions(
     for index, example in enumerate(examples):
         assert isinstance(example, QuestionExample), example
         question = vocabulary.encode(example.question)
-        report.repair("questions cut", int(len(question) > longest))
-        head = [vocabulary.bos_id, *question[:longest], vocabulary.eos_id]
+        report.repair("questions cut", int(len(question) > max_question))
+        head = [vocabulary.bos_id, *question[:max_question], vocabulary.eos_id]
         if example.context != last:  # Questions about one context are adjacent.
             last = example.context
             (ids, offsets) = context.encode(example.context)

@@ -97,25 +97,25 @@ def plan(
       compilations: maximum number of candidates to compile.
     """
     config = load([])
-    given = compile_step(config, topology, devices)
-    if suggest == "never" or (suggest == "auto" and fits(given)):
-        return without_search(given)
+    compiled = compile_step(config, topology, devices)
+    if suggest == "never" or (suggest == "auto" and fits(compiled)):
+        return without_search(compiled)
     costs = CostModel(config, topology)
 
     def compile_candidate(candidate: MeshCandidate) -> Compiled:
         return compile_step(load(candidate.bindings()), topology, devices)
 
-    return search(costs, given, compile_candidate, compilations)
+    return search(costs, compiled, compile_candidate, compilations)
 
 
-def without_search(given: Compiled) -> Plan:
+def without_search(compiled: Compiled) -> Plan:
     """Returns the plan of a compiled configuration without a search."""
-    return Plan(given, best=(None, given) if fits(given) else None)
+    return Plan(compiled, best=(None, compiled) if fits(compiled) else None)
 
 
 def search(
     costs: "CostModel",
-    given: Compiled,
+    first_compiled: Compiled,
     compile_candidate: Callable[[MeshCandidate], Compiled],
     compilations: int,
 ) -> Plan:
@@ -128,14 +128,16 @@ def search(
 
     Args:
       costs: the cost model; it is calibrated in place.
-      given: the given configuration, compiled.
+      first_compiled: the given configuration, compiled.
       compile_candidate: compiles the configuration of a candidate.
       compilations: maximum number of candidates to compile.
     """
-    first = costs.candidate_of(given)
-    done: dict[MeshCandidate, Compiled] = {first: given}
-    costs.correct(first, given)
-    best: tuple[MeshCandidate | None, Compiled] | None = (None, given) if fits(given) else None
+    first = costs.candidate_of(first_compiled)
+    done: dict[MeshCandidate, Compiled] = {first: first_compiled}
+    costs.correct(first, first_compiled)
+    best: tuple[MeshCandidate | None, Compiled] | None = (
+        (None, first_compiled) if fits(first_compiled) else None
+    )
     limit = costs.topology.machine.hbm * (1 - HEADROOM)
     tried = []
     for _ in range(compilations):
@@ -157,7 +159,7 @@ def search(
         costs.correct(candidate, compiled)
         if fits(compiled) and (best is None or estimate(compiled).step < estimate(best[1]).step):
             best = candidate, compiled
-    return Plan(given, tuple(tried), best)
+    return Plan(first_compiled, tuple(tried), best)
 
 
 class CostModel:

@@ -69,14 +69,16 @@ def fill(model: Model, content: Any) -> Answer:
       TooLargeError: the text has too many masks or characters.
       ValueError: a field is wrong, or `Model.fill` cannot read the text.
     """
-    given = request_fields.only(content, "text", "k")
-    text = request_fields.text(given, "text")
+    fields = request_fields.only(content, "text", "k")
+    text = request_fields.text(fields, "text")
     parts = text.split(MASK_PIECE)
     if len(parts) - 1 > request_fields.MASKS:
         raise request_fields.TooLargeError(
             f"text has {len(parts) - 1} times {MASK_PIECE}; the most is {request_fields.MASKS}"
         )
-    by_mask = model.fill(text, request_fields.integer(given, "k", 5, 1, request_fields.PREDICTIONS))
+    by_mask = model.fill(
+        text, request_fields.integer(fields, "k", 5, 1, request_fields.PREDICTIONS)
+    )
     predictions = [
         [
             {
@@ -107,9 +109,9 @@ def retrieve(model: Model, content: Any) -> Answer:
     Raises:
       ValueError: a field is wrong, or the encoder has no such "layer".
     """
-    given = request_fields.only(content, "queries", "candidates", "layer")
-    queries, candidates = (request_fields.lines(given, name) for name in ("queries", "candidates"))
-    layer = request_fields.integer(given, "layer", None, 0, model.num_layers)
+    fields = request_fields.only(content, "queries", "candidates", "layer")
+    queries, candidates = (request_fields.lines(fields, name) for name in ("queries", "candidates"))
+    layer = request_fields.integer(fields, "layer", None, 0, model.num_layers)
     matches = model.retrieve(queries, candidates, k=_NEAREST, layer=layer)
     return {
         "queries": list(map(visible, queries)),
@@ -133,15 +135,15 @@ def align(model: Model, content: Any) -> Answer:
       TooLargeError: a sentence has too many words or characters.
       ValueError: a field is wrong, or `Model.align` cannot read the pair.
     """
-    given = request_fields.only(content, "source", "target", "layer")
-    sides = [request_fields.text(given, name).split() for name in ("source", "target")]
+    fields = request_fields.only(content, "source", "target", "layer")
+    sides = [request_fields.text(fields, name).split() for name in ("source", "target")]
     for name, words in zip(("source", "target"), sides):
         if len(words) > request_fields.WORDS:
             raise request_fields.TooLargeError(
                 f"{name} has {len(words)} words; the most is {request_fields.WORDS}"
             )
     alignment = model.align(
-        *sides, layer=request_fields.integer(given, "layer", None, 0, model.num_layers)
+        *sides, layer=request_fields.integer(fields, "layer", None, 0, model.num_layers)
     )
     return {
         "source": list(map(visible, alignment.source)),

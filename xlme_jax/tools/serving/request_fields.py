@@ -53,14 +53,14 @@ def lines(fields: Mapping[str, Any], name: str) -> list[str]:
       ValueError: the field is missing, an empty list, or no list of texts; or a text is empty or
         has half of a surrogate pair.
     """
-    given = fields.get(name)
-    if not isinstance(given, list) or not all(isinstance(line, str) for line in given):
+    value = fields.get(name)
+    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
         raise ValueError(f"{name} must be a list of texts, one for each sentence")
-    if len(given) > LINES:
-        raise TooLargeError(f"{name} has {len(given):,} lines; the most is {LINES}")
-    if not given:
+    if len(value) > LINES:
+        raise TooLargeError(f"{name} has {len(value):,} lines; the most is {LINES}")
+    if not value:
         raise ValueError(f"{name} is empty; write a sentence on each line")
-    return [_checked(line, f"{name}, line {number}") for number, line in enumerate(given, 1)]
+    return [_checked(line, f"{name}, line {number}") for number, line in enumerate(value, 1)]
 
 
 def integer(fields: Mapping[str, Any], name: str, default: Any, minimum: int, maximum: int) -> Any:
