@@ -39,15 +39,33 @@ def test_pairs_of_a_sentence_and_related_ones(tmp_path, split, end):
 
 def test_types_are_those_of_the_relations_that_count(tmp_path):
     found, _ = read(write(tmp_path), "chemprot_types")
-    texts = {id: text for id, (text, _) in EXPECTED.items()}
+    of_two = "<< Aspirin >> inhibits COX-1 and [[ COX-2 ]]."
+    across = (
+        "<< Aspirin >> (e.g. Bayer) binds COX-1. Insulin receptor α was unchanged. It also lowers "
+        "[[ TXA2 ]], i.e. Thromboxane."
+    )
     assert found == {
-        "17.T1.T2": (texts["17.T1.T2"], "INHIBITOR"),
-        "17.T1.T3": (texts["17.T1.T3"], "UPREGULATOR"),
-        "17.T1.T3.1": (texts["17.T1.T3"], "SUBSTRATE"),
-        "17.T4.T8": (texts["17.T4.T8"], "DOWNREGULATOR"),
+        "17.T1.T2": ("<< Aspirin >> inhibits [[ COX-1 ]] and COX-2.", "INHIBITOR"),
+        "17.T1.T3": (of_two, "UPREGULATOR"),
+        "17.T1.T3.1": (of_two, "SUBSTRATE"),
+        "17.T4.T8": (across, "DOWNREGULATOR"),
     }
     assert benchmark("chemprot").labels == (NONE, *GROUPS)
     assert benchmark("chemprot_types").labels == TYPES and len(TYPES) == 13
+
+
+@pytest.mark.parametrize(
+    "relation, marked",
+    [
+        (("T2", "T1"), "<< Aspirin >> inhibits [[ COX-1 ]] and COX-2."),
+        (("T6", "T7"), "<< [[ Insulin ]] receptor α >> was unchanged."),
+    ],
+)
+def test_mentions_are_marked_where_types_are_labels(tmp_path, relation, marked):
+    """The row "mentions" of ChemProt in docs/guide/paper_xlme.md."""
+    relations = [("CPR:4", "Y", "INHIBITOR", *relation)]
+    found, _ = read(write(tmp_path, relations=relations), "chemprot_types")
+    assert [text for text, _ in found.values()] == [marked]
 
 
 def test_a_test_set_without_relations(tmp_path):

@@ -8,7 +8,8 @@ gold standard repeat some of the relations, and are not read.
 Five groups of relations count: CPR:3 (upregulators), CPR:4 (downregulators), CPR:5 (agonists),
 CPR:6 (antagonists) and CPR:9 (substrates and products). An example is the text around one chemical
 and one protein, whose mentions are replaced by @CHEMICAL$ and @GENE$, or by @CHEM-GENE$ together if
-they overlap, as in BLURB (Gu et al. 2020); other mentions stay.
+they overlap, as in BLURB (Gu et al. 2020); other mentions stay. Where types are the labels, both
+mentions stay too, the first as << A >> and the second as [[ B ]], as in the data of SciBERT.
 
 Choices of this reader, because the corpus has no sentences: a title is one; others end with ".",
 "!" or "?" before a capital letter, a digit or a bracket, but not within a mention or after common
@@ -108,7 +109,8 @@ class ChemProt:
             related = (relations or {}).get(pmid, {})
             sentences = _sentences(abstract, list(entities.values()))
             for pair in self._pairs(entities, related, sentences):
-                text = _marked_text(abstract.text, entities[pair[0]], entities[pair[1]], sentences)
+                mark = _bracketed_text if self.types else _replaced_text
+                text = mark(abstract.text, entities[pair[0]], entities[pair[1]], sentences)
                 for number, label in enumerate(self._labels(related.get(pair, ()), skips)):
                     name = ".".join((pmid, *pair, *([str(number)] if number else [])))
                     examples.append(TextExample(name, (text,), label if has_labels else None))
@@ -276,7 +278,33 @@ def _sentence(mention: _Mention, sentences: Sequence[int]) -> int:
     return sum(start <= mention.begin for start in sentences) - 1
 
 
-def _marked_text(text: str, chemical: _Mention, gene: _Mention, sentences: Sequence[int]) -> str:
+def _bounds(
+    text: str, first: _Mention, second: _Mention, sentences: Sequence[int]
+) -> tuple[int, int]:
+    """Returns (begin, end) of the text from the first to the last sentence of two mentions."""
+    numbers = sorted(_sentence(mention, sentences) for mention in (first, second))
+    return sentences[numbers[0]], [*sentences, len(text)][numbers[1] + 1]
+
+
+def _bracketed_text(text: str, chemical: _Mention, gene: _Mention, sentences: Sequence[int]) -> str:
+    """Returns the sentences of two mentions, the first one as << A >>, the second as [[ B ]].
+
+    The arguments are those of `_replaced_text`. Of two mentions that begin together, the longer one
+    is the first.
+    """
+    begin, end = _bounds(text, chemical, gene, sentences)
+    first, second = sorted((chemical, gene), key=lambda mention: (mention.begin, -mention.end))
+    end = max(end, first.end, second.end)
+    # In the order of marks before one character.
+    marks = ((second.end, " ]]"), (first.end, " >>"), (first.begin, "<< "), (second.begin, "[[ "))
+    parts, at = [], begin
+    for index, mark in sorted(marks, key=lambda item: item[0]):
+        parts += [text[at:index], mark]
+        at = index
+    return "".join([*parts, text[at:end]]).strip()
+
+
+def _replaced_text(text: str, chemical: _Mention, gene: _Mention, sentences: Sequence[int]) -> str:
     """Returns the text from the first to the last sentence of two mentions, replaced by markers.
 
     Args:
@@ -285,9 +313,7 @@ def _marked_text(text: str, chemical: _Mention, gene: _Mention, sentences: Seque
       gene: mention of a gene. Overlapping mentions get one marker.
       sentences: where sentences begin, see `_sentences`.
     """
-    first, last = sorted(_sentence(mention, sentences) for mention in (chemical, gene))
-    begin = sentences[first]
-    end = [*sentences, len(text)][last + 1]
+    begin, end = _bounds(text, chemical, gene, sentences)
     spans = [(chemical.begin, chemical.end, "@CHEMICAL$"), (gene.begin, gene.end, "@GENE$")]
     if chemical.begin < gene.end and gene.begin < chemical.end:
         outer = min(chemical.begin, gene.begin), max(chemical.end, gene.end)
