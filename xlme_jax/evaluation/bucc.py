@@ -1,4 +1,4 @@
-"""BUCC: mining translations from two corpora (XTREME's settings, LASER's method).
+"""BUCC: mining translations from two corpora (XTREME's sets, LASER's method).
 
 The score of two sentences is their cosine divided by the mean cosine of both with their 4 nearest
 neighbours in the other corpus (ratio margin). Every sentence of either side proposes its best
