@@ -55,11 +55,15 @@ class FineTuneConfig(TunedConfig):
       dropout: probability for the head's inputs and, in the encoder, for embeddings, sub-layers and
         attention. With None, the encoder has its dropout from pre-training, and the head has none.
         The head of question answering never has any, as in XTREME.
+      lazy_tokens: update only those rows of the token table whose tokens the batch has
+        (`training.row_updates`), which saves most of the update where the table is most of the
+        model. False is the papers' Adam.
     """
 
     task: str
     pretrained: Any
     dropout: float | None = 0.1
+    lazy_tokens: bool = False
 
     def __post_init__(self) -> None:
         benchmark(self.task)
@@ -87,7 +91,8 @@ class FineTune(PlainObjective):
     warm_start = WarmStart(new=(HEAD,))
 
     def __init__(self, config: FineTuneConfig, vocab_size: int, dtype: Any = jnp.float32):
-        self.config = config
+        self.config, self._dtype = config, dtype
+        self.lazy_tokens = config.lazy_tokens
         self.benchmark = benchmark(config.task)
         pretrained = config.pretrained
         if config.dropout is not None:
@@ -103,6 +108,10 @@ class FineTune(PlainObjective):
             dropout=0.0 if self.benchmark.kind == "question_answering" else config.dropout or 0.0,
             dtype=dtype,
         )
+
+    def over(self, vocab_size: int) -> "FineTune":
+        """Returns the same system for a vocabulary of another size."""
+        return FineTune(self.config, vocab_size, self._dtype)
 
     @property
     def encoder(self) -> EncoderView:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.objectives.abilities import TrainsRows
 from xlme_jax.objectives.base import Metrics, Objective, Params, WarmStart, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
@@ -193,14 +194,19 @@ def compile_step(
       weights: {stream: schedule of the weight of its losses}.
       task_counts: {stream: number of tasks}, for streams whose losses are also summed by task.
     """
-    step = make_train_step(
-        objective,
-        optimizer,
+    make_step = functools.partial(
+        make_train_step,
+        optimizer=optimizer,
         seed=config.seed,
         micro_batches=config.micro_batches,
         weights=weights,
         task_counts=task_counts,
     )
+    step = make_step(objective)
+    if isinstance(objective, TrainsRows) and objective.lazy_tokens:
+        from xlme_jax.training.row_updates import lazy_step
+
+        step = lazy_step(objective, make_step)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     devices: Any = abstract.step.sharding.device_set
     platforms = {device.platform for device in devices}
