@@ -73,59 +73,72 @@ class WeightLayout:
         return [*self._embeddings(), *self._encoder(), *self._head()]
 
     def _embeddings(self) -> Iterator[Weight]:
+        """Yields the weights of the embedding tables and their normalisation."""
         config = self.encoder
-        at = f"{self.prefix}embeddings."
+        prefix = f"{self.prefix}embeddings."
         size = config.hidden_size
-        yield _table(("tokens", "embedding"), f"{at}word_embeddings.weight", self.vocab_size, size)
+        yield _table(
+            ("tokens", "embedding"), f"{prefix}word_embeddings.weight", self.vocab_size, size
+        )
         if config.absolute_positions:
-            name = f"{at}position_embeddings.weight"
+            name = f"{prefix}position_embeddings.weight"
             path = ("positions", "embedding")
             shape = (config.max_length, size)
             if self.is_xlmr:
-                types = f"{at}token_type_embeddings.weight"
+                types = f"{prefix}token_type_embeddings.weight"
                 yield _xlmr_positions(path, name, types, shape, self.position_offset)
             else:
                 yield _equal(path, name, shape)
-        yield from _norm(("encoder", "embedding_norm"), f"{at}LayerNorm", size)
+        yield from _norm(("encoder", "embedding_norm"), f"{prefix}LayerNorm", size)
 
     def _encoder(self) -> Iterator[Weight]:
+        """Yields the weights of all layers, and those that layers share."""
         config = self.encoder
-        at = f"{self.prefix}encoder."
+        prefix = f"{self.prefix}encoder."
         for index in range(config.num_layers):
-            yield from self._layer(("encoder", f"layer_{index}"), f"{at}layer.{index}.")
+            yield from self._layer(("encoder", f"layer_{index}"), f"{prefix}layer.{index}.")
         if config.relative_bias != "none":
             shape = (config.relative_buckets, config.num_heads)
-            yield _equal(("encoder", "relative_bias", "table"), f"{at}relative_bias.weight", shape)
+            yield _equal(
+                ("encoder", "relative_bias", "table"), f"{prefix}relative_bias.weight", shape
+            )
         if config.pre_norm:
-            yield from _norm(("encoder", "final_norm"), f"{at}final_norm", config.hidden_size)
+            yield from _norm(("encoder", "final_norm"), f"{prefix}final_norm", config.hidden_size)
 
-    def _layer(self, path: Path, at: str) -> Iterator[Weight]:
+    def _layer(self, path: Path, prefix: str) -> Iterator[Weight]:
+        """Yields the weights of the layer at `path`, whose tensors begin with `prefix`."""
         config = self.encoder
         size, heads = config.hidden_size, config.num_heads
         attention = (*path, "attention")
         parts = ("query", "key", "value")
-        yield from _projections((*attention, "qkv"), f"{at}attention.self.", parts, size, heads)
+        yield from _projections((*attention, "qkv"), f"{prefix}attention.self.", parts, size, heads)
         if config.relative_bias == "gated":
             width = size // heads
             for name, length in (("u", width), ("v", width), ("w", heads)):
                 where = (*attention, "gate", name)
-                yield _equal(where, f"{at}attention.gate.{name}", (length,))
-        yield from _attention_out((*attention, "out"), f"{at}attention.output.dense", size, heads)
-        yield from _norm((*path, "attention_norm"), f"{at}attention.output.LayerNorm", size)
+                yield _equal(where, f"{prefix}attention.gate.{name}", (length,))
+        yield from _attention_out(
+            (*attention, "out"), f"{prefix}attention.output.dense", size, heads
+        )
+        yield from _norm((*path, "attention_norm"), f"{prefix}attention.output.LayerNorm", size)
         if self.cross:
-            yield from self._cross(("cross", path[-1]), f"{at}crossattention.")
-        yield from _dense((*path, "ffn", "wi"), f"{at}intermediate.dense", size, config.ffn_size)
-        yield from _dense((*path, "ffn", "wo"), f"{at}output.dense", config.ffn_size, size)
-        yield from _norm((*path, "ffn_norm"), f"{at}output.LayerNorm", size)
+            yield from self._cross(("cross", path[-1]), f"{prefix}crossattention.")
+        yield from _dense(
+            (*path, "ffn", "wi"), f"{prefix}intermediate.dense", size, config.ffn_size
+        )
+        yield from _dense((*path, "ffn", "wo"), f"{prefix}output.dense", config.ffn_size, size)
+        yield from _norm((*path, "ffn_norm"), f"{prefix}output.LayerNorm", size)
 
-    def _cross(self, path: Path, at: str) -> Iterator[Weight]:
+    def _cross(self, path: Path, prefix: str) -> Iterator[Weight]:
+        """Yields the weights of the cross-attention of a layer; see `_layer`."""
         size, heads = self.encoder.hidden_size, self.encoder.num_heads
-        yield from _projections((*path, "q"), f"{at}self.", ("query",), size, heads)
-        yield from _projections((*path, "kv"), f"{at}self.", ("key", "value"), size, heads)
-        yield from _attention_out((*path, "out"), f"{at}output.dense", size, heads)
-        yield from _norm((*path, "norm"), f"{at}output.LayerNorm", size)
+        yield from _projections((*path, "q"), f"{prefix}self.", ("query",), size, heads)
+        yield from _projections((*path, "kv"), f"{prefix}self.", ("key", "value"), size, heads)
+        yield from _attention_out((*path, "out"), f"{prefix}output.dense", size, heads)
+        yield from _norm((*path, "norm"), f"{prefix}output.LayerNorm", size)
 
     def _head(self) -> Iterator[Weight]:
+        """Yields the weights of the head; none without a head."""
         size = self.encoder.hidden_size
         if self.head == "mlm":
             yield from _dense(("head", "dense"), "lm_head.dense", size, size)

@@ -218,6 +218,7 @@ def _attend(
     bounds: Bounds,
     words: jax.Array,
 ) -> jax.Array:
+    """Returns the output of the kernel, in the layout of its platform."""
     return _attend_forward(plan, q, k, v, table, gates, segments, bounds, words)[0]
 
 
@@ -232,6 +233,7 @@ def _attend_forward(
     bounds: Bounds,
     words: jax.Array,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
+    """Returns the output, and the residuals that `_attend_backward` reads."""
     inputs = dict(q=q, k=k, v=v, table=table, gates=gates, words=words, bounds=bounds[0])
     inputs |= dict(zip(("segments", "key_segments"), segments))
     rows, heads = _rows_and_heads(plan, q)
@@ -252,6 +254,7 @@ def _attend_forward(
 def _attend_backward(
     plan: BlockPlan, residuals: tuple[Any, ...], d_output: jax.Array
 ) -> tuple[Any, ...]:
+    """Returns the gradients of q, k, v, table and gates, and None for the other inputs."""
     inputs, key_bounds, output, log_sum = residuals
     products = (d_output.astype(jnp.float32) * output.astype(jnp.float32)).sum(axis=-1)
     delta = products if plan.platform == "tpu" else products.transpose(0, 2, 1)
@@ -306,6 +309,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _rows_and_heads(plan: BlockPlan, q: jax.Array) -> tuple[int, int]:
+    """Returns the numbers of rows and heads of `q`, whose axes depend on the platform."""
     return q.shape[0], q.shape[1 if plan.platform == "tpu" else 2]
 
 

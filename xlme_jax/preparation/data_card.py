@@ -160,6 +160,7 @@ def _cell(text: str) -> str:
 
 
 def _languages(tasks: Sequence[TaskInfo]) -> str:
+    """Returns the section with a row for each language."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for task in tasks:
         for tag in task.tags:
@@ -179,6 +180,7 @@ def _languages(tasks: Sequence[TaskInfo]) -> str:
 
 
 def _sources(tasks: Sequence[TaskInfo], jobs: Sequence[Job]) -> str:
+    """Returns the section with a row for each task and split."""
     rows = [
         (
             task.name,
@@ -209,6 +211,7 @@ def _files(shards: Sequence[str]) -> str:
 
 
 def _licences(jobs: Sequence[Job]) -> str:
+    """Returns the section with the licence and citation of each distribution."""
     unknown = Origin("unknown distribution")
     counts = collections.Counter(origin for job in jobs for origin in job.origins or [unknown])
     lines = []

@@ -89,6 +89,7 @@ def _c4(language: str) -> LineRules:
     has_spaces, has_ends = script not in _WITHOUT_SPACES, script not in _WITHOUT_ENDS
 
     def rules(text: str, report: ReadReport) -> str:
+        """Returns the lines that pass; "" if the document fails. `report` counts the reasons."""
         lines = []
         sentences = 0
         for line in text.split("\n"):

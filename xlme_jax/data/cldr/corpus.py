@@ -290,6 +290,7 @@ _Draw = Callable[[str, _Numbers, tuple[str, ...], tuple[int, int]], _Drawn]
 def _draw_list(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
+    """Draws a list of different names; see `_Draw`."""
     low, high = list_size
     size = low + numbers.below(high - low + 1)
     n = len(stock)
@@ -305,6 +306,7 @@ def _draw_list(
 def _draw_amount(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
+    """Draws an amount of a unit or currency; see `_Draw`."""
     concept = stock[numbers.below(len(stock))]
     # Up to 10,000; small numbers are more likely.
     number = 1 + numbers.below(10 ** (1 + numbers.below(4)))
@@ -315,6 +317,7 @@ def _draw_amount(
 def _draw_duration(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
+    """Draws a duration of one to three units; see `_Draw`."""
     size = 1 + numbers.below(3)
     units = tuple(DURATIONS)
     chosen: list[int] = []
@@ -330,6 +333,7 @@ def _draw_duration(
 def _draw_date(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
+    """Draws a date; see `_Draw`."""
     # The key is the day, whether or not the phrase contains its weekday.
     ordinal = _FIRST_DAY + numbers.below(_DAYS)
     day = datetime.date.fromordinal(ordinal)
@@ -343,6 +347,7 @@ def _draw_date(
 def _draw_time(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
+    """Draws a time of day, with seconds in three of four cases; see `_Draw`."""
     hour, minute, second = numbers.below(24), numbers.below(60), numbers.below(60)
     concepts: tuple[str, ...] = (f"hour:{hour}", f"minute:{minute}")
     if numbers.below(4):

@@ -334,6 +334,7 @@ class MonolingualWriter(TaskWriter):
         self._pending_tokens = 0
 
     def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        """Writes whole pages of the text so far; the rest waits for more text or for `close`."""
         self._count(sizes)
         self._pending.append(ids)
         self._pending_tokens += len(ids)
@@ -364,6 +365,11 @@ class BitextWriter(TaskWriter):
     kind = "bitext"
 
     def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        """Writes pairs; skips long and uneven ones.
+
+        Raises:
+          ValueError: A pair has no two texts.
+        """
         ids, sizes = self._without(
             sizes > self.max_length, f"longer than {self.max_length} tokens", ids, sizes
         )
@@ -423,6 +429,12 @@ class LabelledWriter(TaskWriter):
         super().__init__(*args, **kwargs)
 
     def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        """Writes examples with their labels.
+
+        Raises:
+          ValueError: An example is too long, or its labels have another number than `labels` says,
+            or are no token range.
+        """
         if sizes.max() > _MAX_TOKENS:
             raise ValueError(
                 f"task {self.name}: example with {sizes.max()} tokens; truncate to {_MAX_TOKENS}"

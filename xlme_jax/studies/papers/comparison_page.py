@@ -447,6 +447,7 @@ def _markdown(
 def _page(
     sheets: Sequence[Sheet], drawn: Sequence[Picture], details: Sequence[Sheet], footer: str
 ) -> str:
+    """Returns the HTML page of the sheets and pictures; `footer` is its last text."""
     figures = [
         f"<figure>{html_page.picture(p.caption, p.png)}"
         f'<figcaption class="note">{html_page.escaped(p.caption)}</figcaption></figure>'

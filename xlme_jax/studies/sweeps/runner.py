@@ -416,6 +416,7 @@ def checked_steps(
     """
 
     def steps(of_run: Sequence[str]) -> int | None:
+        """Checks the run with the bindings `of_run`; returns its steps."""
         seed = dict(binding.split(" = ", 1) for binding in of_run)["SEED"]
         shared = [binding.replace(_SEED, seed) for binding in bindings]
         config = loading.load(files, [*shared, *of_run], "Train")
