@@ -168,7 +168,7 @@ def _plan(
     counterparts: Mapping[str, str],
     growth: Growth | None,
 ) -> _Plan:
-    """Returns what `warm_start`, with these arguments, reads from the checkpoint.
+    """Plans `warm_start` with these arguments; reads no arrays.
 
     Raises:
       ValueError: the checkpoint is missing or damaged, or does not fit this model.

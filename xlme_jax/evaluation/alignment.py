@@ -462,7 +462,7 @@ def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary, length: int | None = No
 def _aligner(
     subject: Subject, temperature: float | None
 ) -> Callable[[Any, Rows], dict[str, jax.Array]]:
-    """Returns (params, rows) -> {aligner: links of tokens, int32[R, layers + 1, L]}.
+    """Returns the function (params, rows) -> {aligner: links, int32[R, layers + 1, L]}.
 
     The links have, at the position of each source token, the position of the target token that it
     is linked to, and -1 at all other positions. The aligners are "transport" and "argmax".
@@ -614,7 +614,7 @@ class PairAligner:
 def _planner(
     subject: Subject, layer: int, temperature: float | None
 ) -> Callable[[Any, Rows], tuple[jax.Array, jax.Array]]:
-    """Returns (params, rows) -> (transport plan, float32[R, L, L]; its links from `_mutual`).
+    """Returns the function (params, rows) -> (plan, float32[R, L, L]; its links by `_mutual`).
 
     The rows of the plan are scaled last, so that each row of a source token adds up to 1. All other
     entries are 0.

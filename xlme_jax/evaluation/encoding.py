@@ -239,7 +239,7 @@ def embed(
 def pool_all(
     encode: Callable[[Any, Mapping[str, Any]], Sequence[jax.Array]], pooling: Pooling
 ) -> Callable[[Any, Mapping[str, Any]], jax.Array]:
-    """Returns (params, rows) -> pooled states of all layers, float32[R, layers + 1, D]."""
+    """Returns the function (params, rows) -> pooled states, float32[R, layers + 1, D]."""
     return lambda params, rows: jnp.stack(
         [pool(hidden, rows, pooling) for hidden in encode(params, rows)], axis=1
     )

@@ -168,7 +168,7 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
 
 
 def _log_pass(stream_pass: OnePass, tasks: int) -> None:
-    """Logs the numbers of rows, and of what has no row, of a stream with some number of tasks."""
+    """Logs the numbers of rows, of tasks, and of items without a row in a pass."""
     _log.info(
         "Held out, stream %r: %d rows with %d %s of %d tasks; %d too long, %d beyond "
         "HeldOut.max_rows.",

@@ -42,7 +42,7 @@ _Figures = dict[str, np.ndarray]
 
 
 def _about(name: str, title: str, metric: str) -> About:
-    """Returns what reports know of the probe of a benchmark, named `title` in headings."""
+    """Returns the description of a benchmark's probe for reports, with `title` in headings."""
     return About(
         name=f"{name}_probe",
         metric=metric,

@@ -99,7 +99,7 @@ class LayerFigure:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What `evaluate` was asked for, as far as it concerns measures.
+    """The flags of `evaluate` that concern measures.
 
     Attributes:
       tasks: names of tasks; empty for those of the checkpoint's kind.
@@ -149,7 +149,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What reports, cards and `evaluate` know of a measure.
+    """Description of a measure for reports, model cards and `evaluate`.
 
     Attributes:
       name: name in `--tasks`, in results and of the folder of official files.

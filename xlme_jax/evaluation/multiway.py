@@ -40,7 +40,7 @@ _Figures = dict[str, dict[str, np.ndarray]]
 
 
 def _about(name: str, title: str) -> About:
-    """Returns what reports know of the measure of a set, named `title` in headings."""
+    """Returns the description of a set's measure for reports, with `title` in headings."""
     return About(
         name=name,
         reads_pairs=True,

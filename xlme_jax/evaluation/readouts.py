@@ -144,7 +144,7 @@ def search(
 
 
 def warn_if_not_finite(source: np.ndarray, target: np.ndarray) -> None:
-    """Logs how many texts of each side, [N, ...] and [M, ...], have embeddings not finite."""
+    """Logs how many embeddings of each side, [N, ...] and [M, ...], are not finite."""
     counts = [n for side in (source, target) for n in ((~_is_finite(side)).sum(), len(side))]
     if counts[0] or counts[2]:
         _log.warning(
@@ -253,7 +253,7 @@ def _search(
     names: Sequence[str],
     margins: Margins | None,
 ) -> dict[str, Found]:
-    """Returns what `search` returns, for one layer: arrays [N] instead of [K, N].
+    """Runs `search` at one layer: its arrays are [N] instead of [K, N].
 
     Its arguments lack the axis of layers too: embeddings are [N, D], means [D] each, a rotation is
     [D, D]. None of these is missing that a readout in `names` needs.
@@ -345,7 +345,7 @@ def _csls(similarity: jax.Array, sizes: jax.Array) -> jax.Array:
 # rounded differently, and then no translation equals the best score.
 @jax.jit
 def _best(score: jax.Array) -> dict[str, jax.Array]:
-    """Returns all of `search` but what is found by margin, for square scores, [N] each."""
+    """Returns the results of `search` that need no margin, for square scores, [N] each."""
     gold, texts = jnp.diagonal(score), jnp.arange(len(score))
 
     def credit(axis: int) -> jax.Array:

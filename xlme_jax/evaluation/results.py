@@ -398,7 +398,7 @@ def _finite(value: float) -> float | None:
 
 
 def _number(value: Any) -> float:
-    """Returns a value of the file as a number; NaN for null, as which `_finite` writes it."""
+    """Returns a value of the file as a number; null, which `_finite` writes, is NaN."""
     return math.nan if value is None else float(value)
 
 

@@ -333,7 +333,7 @@ class RetrievalProbe:
 
 
 def shared_tokens(source: Text, target: Text) -> float:
-    """Returns which share of the distinct tokens of one side occurs in the other side.
+    """Returns the share of the distinct tokens of one side that occur in the other side.
 
     The side is that with fewer distinct tokens; specials do not count.
     """

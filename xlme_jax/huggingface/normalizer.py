@@ -114,7 +114,7 @@ class _Rules:
     others: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
 
     def result(self, text: str) -> str:
-        """Returns what `Precompiled` and `NFC` make of a text without an end in it."""
+        """Applies `Precompiled` and `NFC` to a text without an end in it."""
         single = "".join([self.table.get(character, character) for character in text])
         return unicodedata.normalize("NFC", single) if self.composes else single
 

@@ -259,7 +259,7 @@ class InfoXLM(XLM):
     def read(
         self, batch: Batch, rng: jax.Array, params: Params | None = None
     ) -> dict[str, Reading]:
-        """Returns what the loss reads of a batch in the step of `rng`; see `abilities.Reads`."""
+        """Returns the rows that the loss reads in the step of `rng`; see `abilities.Reads`."""
         readings = super().read(batch, rng, params)
         settings = self.config.contrast
         if settings is not None and settings.mask_inputs:

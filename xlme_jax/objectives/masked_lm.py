@@ -180,7 +180,7 @@ class MaskedLMObjective(PlainObjective):
     def read(
         self, batch: Batch, rng: jax.Array, params: Params | None = None
     ) -> dict[str, Reading]:
-        """Returns what the loss reads of a batch in the step of `rng`; see `abilities.Reads`."""
+        """Returns the rows that the loss reads in the step of `rng`; see `abilities.Reads`."""
         readings = {}
         for name in self.masked_streams:
             keys = self.stream_keys(rng, name)

@@ -285,7 +285,7 @@ def _gradients_of_block(
 
 
 def _load_query(plan: BlockPlan, refs: Refs, i: Any) -> tuple[Any, ...]:
-    """Returns what the gradients need of block i of queries.
+    """Loads block i of queries for the gradients.
 
     Returns:
       The gradient of the output [C, K], (segments, gates) as `_query_values` returns them, the

@@ -327,7 +327,7 @@ def _divisions(count: int, logits: int, limit: int) -> int:
 def _scan(
     function: Callable[[Any, tuple[Any, ...]], tuple[Any, Any]], carry: Any, parts: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """Returns what `jax.lax.scan` returns, without a loop if there is only one part."""
+    """Runs `jax.lax.scan`, without a loop if there is only one part."""
     if parts[0].shape[0] > 1:
         return jax.lax.scan(function, carry, parts)
     carry, result = function(carry, tuple(part[0] for part in parts))

@@ -227,7 +227,7 @@ def _licences(jobs: Sequence[Job]) -> str:
 
 
 def _skipped(tasks: Sequence[TaskInfo], dropped: Sequence[Mapping[str, Any]]) -> str:
-    """Returns what was left out of the tasks, and which tasks and files were left out, and why."""
+    """Returns the section on skipped texts, dropped tasks and unread files, with the reasons."""
     rows = [
         (task.name, task.split, reason, f"{count:,}")
         for task in tasks
@@ -252,7 +252,7 @@ def _skipped(tasks: Sequence[TaskInfo], dropped: Sequence[Mapping[str, Any]]) ->
 
 
 def _count(entry: Mapping[str, Any]) -> str:
-    """Returns how much a dropped task has, such as "12 pairs"; "" if it is not known."""
+    """Returns the size of a dropped task, such as "12 pairs"; "" if it is not known."""
     numbers = (f"{entry[unit]:,} {unit}" for unit in _UNITS.values() if unit in entry)
     return next(numbers, "")
 

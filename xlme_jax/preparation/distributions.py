@@ -106,7 +106,7 @@ class FileOfDistribution:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What lies in a folder.
+    """The recognised files of a folder, and the others.
 
     Attributes:
       files: Files that were recognised, sorted by path.
@@ -175,7 +175,7 @@ def other_parts(row: Distribution) -> list[str]:
 
 
 def survey(folder: Path) -> Survey:
-    """Returns what lies in a folder and its subfolders, or what a single file is.
+    """Recognises the files in a folder and its subfolders, or a single file.
 
     Raises:
       DataError: The folder is missing, or a file is empty or damaged.
@@ -193,12 +193,12 @@ def survey(folder: Path) -> Survey:
 
 @functools.lru_cache(maxsize=16)  # A command asks several times for the tasks of a folder.
 def _survey_of_versions(paths: tuple[Path, ...], versions: tuple[tuple[int, int], ...]) -> Survey:
-    """Returns what files are, once for as long as their sizes and times are `versions`."""
+    """Recognises files, once for as long as their sizes and times are `versions`."""
     return survey_files(paths)
 
 
 def survey_files(paths: Iterable[Path]) -> Survey:
-    """Returns what given files are, as `survey` does for a folder.
+    """Recognises files, as `survey` does those of a folder.
 
     Raises:
       DataError: A file is empty or damaged.
@@ -337,7 +337,7 @@ def _matched_pair(
 def _matched_language(
     row: Distribution, path: Path, names: dict[str, str | None], part: str
 ) -> FileOfDistribution | None:
-    """Returns what a file is if its path names no pair; see `_matched`.
+    """Recognises a file whose path names no pair; see `_matched`.
 
     The language is that of the path, or else that of the row. The text of a row of `table_pairs` is
     a pair of both: the row has its first language, and the path names the second.

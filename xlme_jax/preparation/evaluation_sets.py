@@ -30,7 +30,7 @@ _ABOUT = re.compile(r"(?i:.*/(?:readme|licen[cs]e|citation)(?:\.\w+)?)")
 
 @dataclasses.dataclass(frozen=True)
 class FileOfSet:
-    """What a file of an evaluation set is.
+    """A file of an evaluation set, with its form in the set.
 
     Attributes:
       title: Name of the set.
@@ -45,7 +45,7 @@ class FileOfSet:
 
 
 def recognized(name: str, path: Path) -> FileOfSet | None:
-    """Returns what a file is in the evaluation set that it belongs to.
+    """Recognises the evaluation set of a file, and the file's form in it.
 
     A table belongs to a set if it has the set's columns, whatever its name. Other files are known
     by their names and, in sets with columns, by their first line.

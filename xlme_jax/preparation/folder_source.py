@@ -318,7 +318,7 @@ def _members(path: Path) -> list[tuple[str, int]]:
 
 
 def _remedy_for_unknown(folder: Path, path: Path, survey: Survey) -> str:
-    """Returns what to do about an unknown file: move it, use another source, or convert it.
+    """Returns the remedy for an unknown file: move it, use another source, or convert it.
 
     Args:
       folder: The folder that the user gives.
@@ -365,7 +365,7 @@ def _other_source(folder: Path, path: Path) -> str:
 
 
 def _remedy_for_table(folder: Path, path: Path) -> str:
-    """Returns what to do about an unknown table: convert it, or say which columns have the text.
+    """Returns the remedy for an unknown table: convert it, or say which columns have the text.
 
     Args:
       folder: The folder that the user gives.
@@ -557,7 +557,7 @@ def _check_scores(sources: Sequence[BitextSource], min_score: float, names: str)
 
 
 def _read_as(files: Files, min_score: float | None) -> _Text:
-    """Returns what recognised files are read as, by the formats of their distributions.
+    """Returns recognised files as documents or pairs, by the formats of their distributions.
 
     Args:
       files: The files.

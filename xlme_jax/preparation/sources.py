@@ -213,7 +213,7 @@ def from_flags(values: Mapping[str, Any], environment: Mapping[str, str]) -> dic
 
 
 def from_environment(environment: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """Returns what environment variables configure.
+    """Returns the sources that environment variables configure.
 
     Returns:
       (names, arguments): the names of the sources that are configured, and the settings of these

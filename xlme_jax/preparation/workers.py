@@ -74,7 +74,7 @@ def _in_processes(
     start: Callable[[], object] | None,
     bar: _Bar,
 ) -> Iterator[tuple[Item, Result]]:
-    """Yields what `run` yields, with worker processes."""
+    """Yields the results of `run`, computed in worker processes."""
     # Spawn, because forking a process with TensorFlow's threads can hang.
     context = multiprocessing.get_context("spawn")
     counts = context.Queue()

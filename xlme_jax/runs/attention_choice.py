@@ -45,7 +45,7 @@ class Decision(NamedTuple):
 def decide(
     config: TrainConfig, streams: Sequence[Stream], mesh: jax.sharding.Mesh, dtype: Any
 ) -> Decision:
-    """Returns what to use for `Encoder.attention = "auto"` in the configuration of the objective.
+    """Chooses the implementation of `Encoder.attention = "auto"` in an objective.
 
     The first process decides for all. A choice in the newest checkpoint of MODEL_DIR is kept if
     this device has that implementation. Otherwise all implementations of the device are measured,

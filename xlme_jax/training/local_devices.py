@@ -199,7 +199,7 @@ def _expected(views: Sequence[View]) -> int:
 
 
 def _remedy(view: View, count: int, processes: int) -> str:
-    """Returns what to do so that no GPU of a node is idle.
+    """Returns the remedy by which no GPU of a node is idle.
 
     Args:
       view: the view of a process on the node.
@@ -225,7 +225,7 @@ def _remedy(view: View, count: int, processes: int) -> str:
 
 
 def _bind(view: View, processes: int) -> str:
-    """Returns what to do so that the processes of a node divide its GPUs."""
+    """Returns the remedy by which the processes of a node divide its GPUs."""
     share = max(1, (view.granted or 0) // processes)
     return (
         "Start one process a node (srun --ntasks-per-node=1), which uses all of them, or bind each "
@@ -234,7 +234,7 @@ def _bind(view: View, processes: int) -> str:
 
 
 def _one_mig_instance() -> str:
-    """Returns what to do if a process sees several MIG instances."""
+    """Returns the remedy for a process that sees several MIG instances."""
     return (
         "A process can use one MIG instance. Ask for whole GPUs; or for one instance "
         "(--gpus-per-node=1), or one for each process (srun --gpus-per-task=1)."

@@ -31,7 +31,7 @@ class Joint:
         check_choices(self, "Joint")
 
     def order_settings(self) -> dict[str, object]:
-        """Returns what affects the rows or their order (`Stream.order_settings`)."""
+        """Returns the settings that affect the rows or their order (`Stream.order_settings`)."""
         return {"layout": "joint", "positions": self.positions}
 
 
@@ -65,7 +65,7 @@ class Sides:
         return 1 if self.mixup == "none" else 2
 
     def order_settings(self) -> dict[str, object]:
-        """Returns what affects the rows or their order (`Stream.order_settings`)."""
+        """Returns the settings that affect the rows or their order (`Stream.order_settings`)."""
         return {"layout": "sides", "mixup": self.mixup, "pairs_per_row": self.pairs_per_row}
 
 
@@ -104,7 +104,7 @@ class Translations:
         check_directions(self.directions, self.languages, "Translations")
 
     def order_settings(self) -> dict[str, object]:
-        """Returns what affects the rows or their order (`Stream.order_settings`)."""
+        """Returns the settings that affect the rows or their order (`Stream.order_settings`)."""
         return {"layout": "sides", "directions": self.directions}
 
     def pairs_of_directions(self) -> dict[str, tuple[str, str]]:

@@ -154,7 +154,7 @@ def _files(name: str, folder: Path, split: str) -> list[_File]:
 
 
 def _named(name: str, path: Path) -> _File | None:
-    """Returns what a file of a set is; None if by its path it is of no split of the set.
+    """Recognises a file of a set by its path; None if it is of no split of the set.
 
     Of several forms with such paths, the file has the first whose columns it has. If it has those
     of none, it has the first form, whose reader says what is missing.

@@ -341,7 +341,7 @@ def _stored_numbers(arrays: np.lib.npyio.NpzFile, corpus: str) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _made(held_out: HeldOutText) -> _Contents:
-    """Returns what `_make` does, computed once."""
+    """Runs `_make` once and keeps its result."""
     return _make(held_out)
 
 

@@ -282,7 +282,7 @@ def table_languages(path: Path, column: str) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
-    """Returns what `table_languages` does; `version` keeps the cache from an old file."""
+    """Runs `table_languages`; `version` keeps the cache from an old file."""
     tags: set[str] = set()
     other: str | None = None
     for row in _rows(path, [column], ReadReport()):
