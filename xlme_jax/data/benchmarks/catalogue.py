@@ -139,7 +139,7 @@ def alternatives(name: str, names: Iterable[str]) -> str:
 
 
 def _codes(text: str) -> tuple[str, ...]:
-    """Returns the words of a text."""
+    """Returns the language codes of a text, which spaces separate."""
     return tuple(text.split())
 
 

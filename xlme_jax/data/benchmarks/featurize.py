@@ -91,7 +91,7 @@ def encode(
 
 
 def _array(values: Sequence[int]) -> np.ndarray:
-    """Returns int32[n]."""
+    """Returns n ids or labels as an array, int32[n]."""
     return np.asarray(values, np.int32)
 
 

@@ -468,7 +468,7 @@ def _names(schema: pa.Schema) -> list[str]:
 
 
 def _find_column(path: Path, schema: pa.Schema, column: str) -> tuple[int, str | None]:
-    """Returns where a column is in a schema.
+    """Finds a column in a schema.
 
     Returns:
         (number of the column, None), or for `column.field` (number of the struct, name of the

@@ -312,7 +312,7 @@ def _of_one_file(kind: str) -> Callable[[Sequence[PairFile]], list[BitextSource]
 
 
 def _scored(source: BitextSource, file: PairFile) -> BitextSource:
-    """Returns a source of a file, with what says where the file has its scores."""
+    """Returns a source with the name or the column of the scores of its file."""
     if isinstance(file.score, str):
         return dataclasses.replace(source, score_name=file.score)
     return dataclasses.replace(source, score_column=file.score)

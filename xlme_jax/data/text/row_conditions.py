@@ -112,7 +112,7 @@ class Condition:
         )
 
     def compared(self, value: Any, values: Any) -> Any:
-        """Returns the result of the comparison.
+        """Compares a value, or all values of a column, with those of the condition.
 
         Args:
           value: A text or number, or a column as an expression of pyarrow, which gives an

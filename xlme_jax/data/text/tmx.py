@@ -314,7 +314,7 @@ class _Units:
             )
 
     def entity_declaration(self, entity: str, *_: object) -> None:
-        """Raises DataError."""
+        """Raises DataError, because entities can expand to any size."""
         raise DataError(
             f"{self._name}: entity declarations are refused; remove that of {printable(entity)!r}"
         )
