@@ -107,7 +107,7 @@ LIMITS = (
 
 
 class Room:
-    """What the limits of a task leave for further examples.
+    """The examples that the limits of a task still admit.
 
     Attributes:
       is_full: Whether a limit is reached, so that no further example is read.

@@ -285,7 +285,7 @@ def _findings(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterat
             yield _Finding("equal_sides", len(equal), len(records), "pairs", example=equal[0])
         first, second = records[0]
         is_named = _HEADER.fullmatch(first) and _HEADER.fullmatch(second)
-        if (is_named and first != second) or all(map(_names, records[0], tags)):
+        if (is_named and first != second) or all(map(_names_language, records[0], tags)):
             yield _Finding("header", 1, 1, example=" | ".join(records[0]))
 
 
@@ -346,7 +346,7 @@ def _has_header(lines: Sequence[str]) -> bool:
     return is_named and (number == 2 or "\t" in lines[0])
 
 
-def _names(text: str, tag: str) -> bool:
+def _names_language(text: str, tag: str) -> bool:
     """Returns whether a text is a code or the English name of a language."""
     language = languages.named(text)
     return languages.tag_or_code(text) == tag or (language is not None and language.tag == tag)

@@ -103,7 +103,7 @@ def prepare(
             f"{output}: {len(jobs)} tasks, {len(rows)} of them finished before, "
             f"{vocabulary.size:,} ids"
         )
-        _retire(output, jobs, pending)
+        _retire_earlier(output, jobs, pending)
         rows |= _run(config, load_seqio, str(model), pending)
         empty = [job for job in jobs if not rows[job].examples]
         _log_empty([job for job in empty if not dropping.is_filtered(config, rows[job])])
@@ -319,10 +319,10 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
         )
 
 
-def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
-    """Logs which tasks of an earlier data set this command does not name.
+def _retire_earlier(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
+    """Logs the tasks of an earlier data set that this command does not name.
 
-    Deletes `dataset.json` if a task of the earlier data set will be prepared again.
+    If a task of the earlier data set will be prepared again, its `dataset.json` is deleted.
 
     Args:
       output: Folder of the data set.
