@@ -59,7 +59,7 @@ def differences(bucket, name, on_disk):
 
 
 def test_a_run_in_a_bucket_has_the_bits_of_one_on_a_disk(bucket, tmp_path, on_disk):
-    said = train(bucket, tmp_path, "whole").finish()
+    said = train(bucket, tmp_path, "whole", drawn=True).finish()
     assert "Report: gs://bucket/whole/report.html" in said
     assert differences(bucket, "whole", on_disk) == []
     assert (bucket.place("whole") / "report.html").read_text().startswith("<!")

@@ -46,7 +46,7 @@ def flags(folder, tmp_path, data, steps, *more):
 def test_trains_resumes_and_loads(tmp_path, tiny_data, outside):
     folder, variables = outside
     runs = (flags(folder, tmp_path, tiny_data, steps) for steps in (6, 8))
-    first, second = tiny.run_each("train", *runs, variables=variables)
+    first, second = tiny.run_each("train", *runs, variables=variables, drawn=True)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert "Resuming from the checkpoint of step 6" in second.stderr
     last = tiny.metrics(tmp_path / "run")[-1]

@@ -186,6 +186,7 @@ class Runs:
         (self.work / log).parent.mkdir(parents=True, exist_ok=True)
         folder, variables = self.folder(name), self.variables(cached)
         flags = [*self.flags(self.path(name), **bindings), *extra]
+        options = {"drawn": True, **options}  # A run that has a report has ended.
         command = Command(flags, folder, self.work / log, devices, variables, **options)
         _started.append(command)
         return command

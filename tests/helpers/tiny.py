@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import forks
 from xlme_jax.data.prepared.writer import BitextWriter, MonolingualWriter, write_dataset
 from xlme_jax.storage.paths import as_path
 
@@ -18,6 +19,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 VOCABULARY = 200
 # Of different sizes and lengths, so that windows, epochs and documents end out of step.
 DOCUMENTS = {"en": 40, "sw": 7, "th": 3}
+# What a training run imports after it has parsed its flags.
+TRAINING = ("xlme_jax.runs.assembly", "xlme_jax.studies.reports.run_page")
 PAIRS = {("en", "fr"): 150, ("en", "sw"): 40, ("fr", "sw"): 9}
 
 
@@ -101,12 +104,28 @@ def environment(devices=1, variables=None):
     }
 
 
-def start(arguments, devices=1, variables=None, **options):
-    """Starts Python with these arguments in a subprocess with piped output."""
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(
-        [sys.executable, *arguments], env=environment(devices, variables), **(piped | options)
-    )
+def start(arguments, devices=1, variables=None, modules=None, drawn=False, **options):
+    """Starts Python with these arguments in a subprocess with piped output.
+
+    Args:
+      arguments: arguments of Python.
+      devices: number of CPU devices.
+      variables: environment variables to add.
+      modules: what the arguments import, for a copy of a process that has imported them; () for
+        Python itself. None: for `-m xlme_jax.COMMAND` what the command imports, for others ().
+      drawn: whether a run ends with its report; such a copy leaves it out otherwise.
+      options: options of `subprocess.Popen`.
+    """
+    arguments = list(map(str, arguments))
+    options = {
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
+        **{"env": environment(devices, variables), **options},
+    }
+    if modules is None:
+        modules = _imports(arguments[1]) if arguments[0] == "-m" else ()
+    if modules and _server().suits(options["env"]):
+        return forks.Popen(_server(), modules, _changes(modules, drawn), arguments, **options)
+    return subprocess.Popen([sys.executable, *arguments], **options)
 
 
 def train_in_two_processes(*flags):
@@ -129,7 +148,7 @@ def train_in_two_processes(*flags):
             process.kill()
 
 
-def run_each(module, *commands, variables=None, later=None):
+def run_each(module, *commands, variables=None, later=None, drawn=False):
     """Runs a command of xlme_jax with several argument lists; imports its libraries once.
 
     Args:
@@ -138,111 +157,63 @@ def run_each(module, *commands, variables=None, later=None):
       variables: environment variables to add. Libraries read some when they are imported, so
         commands with other variables than those of the call before have a new process that imports.
       later: environment variables to add that no library reads when it is imported.
+      drawn: whether runs end with their report.
 
     Returns:
       A `subprocess.CompletedProcess` for each argument list. Each ran in its own process, forked
       from one that had only imported modules.
     """
-    variables = variables or {}
     name = module if "." in module else f"xlme_jax.{module}"
-    given = [
-        name,
-        _IMPORTED_LATER.get(module, ()),
-        os.getcwd(),
-        environment(variables=variables | (later or {})),
-    ]
-    request = json.dumps([*given, [list(map(str, arguments)) for arguments in commands]])
-    processes = _ask(_forks(tuple(variables.items())), request)
-    return [subprocess.CompletedProcess(*process) for process in processes]
-
-
-# Those used last; one ends when it is forgotten, since its input does.
-@functools.lru_cache(maxsize=2)
-def _forks(variables):
-    """Returns a process that imports modules with these (name, value) and forks commands."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    added = environment(variables=dict(variables))
-    return subprocess.Popen([sys.executable, "-c", _FORKS], env=added, **pipes)
-
-
-def _ask(process, request):
-    process.stdin.write(request + "\n")
-    process.stdin.flush()
-    answer = process.stdout.readline()
-    assert answer, f"the process of commands ended with code {process.wait()}"
-    return json.loads(answer)
-
-
-# What commands import after they have parsed their flags.
-_IMPORTED_LATER = {
-    "train": ("xlme_jax.runs.assembly",),
-    "inspect": ("xlme_jax.runs.batch_inspection",),
-    # What its runs and evaluations import.
-    "tests.helpers.forked_sweep": ("xlme_jax.runs.assembly", "xlme_jax.runs.evaluating"),
-}
-_FORKS = """
-import atexit, importlib, json, os, runpy, signal, sys, tempfile, threading
-from absl import flags
-
-
-def run(name):
-    '''Ends as the command ends, but does not free all modules, which takes most of a second.'''
-    code = 0
-    try:
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        code = end.code or 0
-        if not isinstance(code, int):
-            print(code, file=sys.stderr)
-            code = 1
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-for line in sys.stdin:
-    name, libraries, folder, variables, commands = json.loads(line)
-    for module in (name, *libraries):
-        importlib.import_module(module)
-    # What defined flags is imported anew by each command; other commands define the same names.
-    for module, defined in list(flags.FLAGS.flags_by_module_dict().items()):
-        if defined and module.startswith("xlme_jax."):
-            for flag in list(defined):
-                delattr(flags.FLAGS, flag.name)
-            package, _, own = module.rpartition(".")
-            delattr(sys.modules[package], own)
-            del sys.modules[module]
-
-    done = []
+    server = _server(tuple((variables or {}).items()))
+    added = environment(variables=(variables or {}) | (later or {}))
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    modules = _imports(name)
+    changes, done = _changes(modules, drawn), []
     for arguments in commands:
-        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-            child = os.fork()
-            if not child:
-                signal.alarm(600)  # What hangs is killed.
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                os.dup2(output.fileno(), 1)
-                os.dup2(errors.fileno(), 2)
-                os.chdir(folder)
-                os.environ.clear()
-                os.environ.update(variables)
-                sys.argv = [name, *arguments]
-                run(name)
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            output.seek(0)
-            errors.seek(0)
-            done.append(([name, *arguments], code, output.read(), errors.read()))
-    print(json.dumps(done), flush=True)
-"""
+        words = ["-m", name, *map(str, arguments)]
+        with forks.Popen(server, modules, changes, words, env=added, text=True, **pipes) as process:
+            said = _communicate(process)
+        done.append(subprocess.CompletedProcess(words[1:], process.returncode, *said))
+    return done
+
+
+def _changes(modules, drawn):
+    """Returns what a copy that trains imports to leave out its report."""
+    trains = "xlme_jax.runs.assembly" in modules
+    return ("tests.helpers.undrawn",) if trains and not drawn else ()
+
+
+def _communicate(process, timeout=600):
+    """Waits for a process to end, which is killed if it hangs; returns its outputs."""
+    try:
+        return process.communicate(timeout=timeout)
+    except BaseException:
+        process.kill()
+        raise
+
+
+# Those used last; one ends when it is forgotten, since its requests do.
+@functools.lru_cache(maxsize=2)
+def _server(variables=()):
+    """Returns a server of copies that imports modules with these variables, (name, value)."""
+    return forks.Server(environment(variables=dict(variables)))
+
+
+def _imports(module):
+    """Returns what a module of xlme_jax imports, if it is one: itself, and what it loads later."""
+    later = {
+        "xlme_jax.train": TRAINING,
+        "xlme_jax.inspect": ("xlme_jax.runs.batch_inspection",),
+        # What its runs and evaluations import.
+        "tests.helpers.forked_sweep": (*TRAINING, "xlme_jax.runs.evaluating"),
+    }
+    own = module.startswith(("xlme_jax.", "tests.helpers."))
+    return (module, *later.get(module, ())) if own else ()
 
 
 def finish(process, timeout=600):
     """Waits for a process to end with code 0; returns its output."""
-    output, _ = process.communicate(timeout=timeout)
+    output, _ = _communicate(process, timeout)
     assert process.returncode == 0, output
     return output
 
