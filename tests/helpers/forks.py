@@ -7,6 +7,7 @@ child of this process as any other: `Popen` waits for it, signals it and reads i
 import atexit
 import contextlib
 import ctypes
+import gc
 import importlib
 import inspect
 import json
@@ -112,6 +113,9 @@ def _serve(number):
         for module in request["modules"]:
             importlib.import_module(module)
         _forget_flags()
+        # Copies collect no garbage among what was imported, and among the rest more rarely.
+        gc.freeze()
+        gc.set_threshold(5_000, 20, 50)
         assert threading.active_count() == 1, threading.enumerate()
         between = os.fork()
         if not between:
