@@ -96,7 +96,9 @@ OF_XLME = PaperLayers(
     (9, 7, 8), said=f"at the depths of layers 9 (XLM-E's), 7 (XLM-R's) and {_XTREME} of 12,"
 )
 OF_ALIGNMENT = PaperLayers(
-    (9, 7), said="at the depths of layers 9 (XLM-E's) and 7 (where XLM-R is best) of 12,"
+    (9, 7, 8),
+    said="at the depths of layers 9 (XLM-E's), 7 (XLM-R's by XLM-E) and 8 (where XLM-R is best by "
+    "XLM-Align's README) of 12,",
 )
 OF_INFOXLM = PaperLayers(
     (7, 8),
