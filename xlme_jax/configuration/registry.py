@@ -42,6 +42,7 @@ CONFIGURABLES: dict[str, str | type] = {
     "Joint": "data.batches.pair_layouts:Joint",
     "Sides": "data.batches.pair_layouts:Sides",
     "Translations": "data.batches.pair_layouts:Translations",
+    "Triplets": "data.batches.triplets:Triplets",
     "RobustSampling": "data.batches.robust_sampling:RobustSampling",
     **SYSTEMS,
     "XLCo": "objectives.infoxlm:XLCoConfig",

@@ -125,7 +125,7 @@ class TrainConfig:
             raise ValueError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
         for stream in streams:
             expected = inputs[stream.name]
-            if stream.kind != expected.kind:
+            if not isinstance(stream, STREAMS[expected.kind]):
                 cls = STREAMS[expected.kind].__name__
                 raise ValueError(
                     f"Stream {stream.name!r} is a {type(stream).__name__}, and the objective reads "

@@ -387,8 +387,8 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
       whose embeddings are not finite.
     """
     warn_if_not_finite(source, target)
-    forward, forward_cosines = _nearest(source, target, neighbours)
-    backward, backward_cosines = _nearest(target, source, neighbours)
+    forward, forward_cosines = nearest(source, target, neighbours)
+    backward, backward_cosines = nearest(target, source, neighbours)
     source_means, target_means = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)
 
     def best(indices, cosines, query_means, candidate_means):
@@ -474,10 +474,11 @@ def at_threshold(
     }
 
 
-def _nearest(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def nearest(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns indices, int[N, k], and cosines, float64[N, k], of the nearest candidates.
 
-    Candidates of a query are sorted, the nearest first; k is at most the number of candidates.
+    Candidates of a query are sorted, the nearest first. There are fewer if there are fewer than k.
+    The cosine of embeddings that are not finite is -inf.
     """
     at_once = max(_BLOCK // len(candidates), 1)
     nearest = _search(queries, candidates, min(k, len(candidates)), at_once)

@@ -17,7 +17,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from xlme_jax.data.batches import layouts
 from xlme_jax.data.batches.one_pass import OnePass, one_pass
-from xlme_jax.data.batches.streams import Stream, TextStream, held_out_tasks
+from xlme_jax.data.batches.pair_layouts import Sides
+from xlme_jax.data.batches.streams import PairStream, Stream, TextStream, held_out_tasks
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.measure import About, Measure
@@ -116,7 +117,11 @@ class HeldOut(Measure):
                 "measured by @TaskEvaluation())"
             )
         objective = config.build(context.dataset.vocabulary_size, context.dtype)
-        streams = [stream for stream in context.streams if stream.name in objective.inputs]
+        streams = [
+            _without_negatives(stream)
+            for stream in context.streams
+            if stream.name in objective.inputs
+        ]
         measures = [
             _OfStream(objective, stream_pass, streams, context)
             for stream_pass in _passes(context, streams, self)
@@ -132,6 +137,13 @@ class HeldOut(Measure):
             }
 
         return measure
+
+
+def _without_negatives(stream: Stream) -> Stream:
+    """Returns the stream for held-out pairs, which have no mined negatives."""
+    if isinstance(stream, PairStream) and stream.kind == "triplet":
+        return dataclasses.replace(stream, layout=Sides(pairs_per_row=stream.pairs_per_row))
+    return stream
 
 
 def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[OnePass]:

@@ -40,8 +40,8 @@ class StreamInput:
     """The stream that a system requires.
 
     Attributes:
-      kind: "monolingual", "bitext" or "labelled" (`Stream.kind`).
-      layout: how a pair lies within a row: "joint", "sides" or "translations"
+      kind: "monolingual", "bitext" or "labelled" (`streams.STREAMS`).
+      layout: how a pair lies within a row: "joint", "sides", "triplets" or "translations"
         (`data.batches.pair_layouts`); for running text, "sides" if pieces are split
         (`TextStream.split_pieces`).
       marked: whether batches have "starts", the first position of each segment

@@ -1,13 +1,14 @@
 """Contrast of translation pairs alone, which makes a sentence encoder of any encoder.
 
-The stream "bitext" has both sentences of a pair as separate segments of a row ("sides"). Each
+The stream "bitext" has both sentences of a pair as separate segments of a row ("sides"), and a
+mined negative of the second one as a third segment ("triplets") if the system reads it. Each
 sentence chooses its translation among those of the whole batch, over all devices. With an anchor
 or distillation, `carried` is {"start": the weights of the encoder that the run started from}.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -68,6 +69,9 @@ class ContrastConfig(TunedConfig):
       negatives: what a sentence chooses among: all sentences of the other side of the batch
         ("batch"), or those of its own task, that is, of the same two languages ("task"), which
         leaves no choice to be made by the language; it needs `PairStream.mark_tasks`.
+      hard_negatives: whether pairs have a third side, a mined negative (`xlme_jax.mine`): the first
+        sentences choose among the negatives of all pairs, too, as in `MultipleNegativesRankingLoss`
+        with triplets. The second sentences do not. It needs the layout `Triplets`.
       chunk_rows: most rows per device whose activations are kept at once. The vectors of the other
         rows are computed without a gradient, and again, with it, once the gradient with regard to
         the vectors is known (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under
@@ -95,6 +99,7 @@ class ContrastConfig(TunedConfig):
     learn_temperature: bool = False
     both_directions: bool = True
     negatives: Literal["batch", "task"] = "batch"
+    hard_negatives: bool = False
     chunk_rows: int | None = None
     dropout: float = 0.1
     freeze_tokens: bool = False
@@ -138,10 +143,15 @@ class ContrastConfig(TunedConfig):
     def held_out(self) -> "ContrastConfig":
         """Returns the configuration for held-out pairs: the contrast alone, without dropout.
 
-        The encoder of the run's start is not known there.
+        The encoder of the run's start is not known there, and held-out pairs have no negatives.
         """
         return dataclasses.replace(
-            self, dropout=0.0, anchor_weight=0.0, distillation_weight=0.0, contrast_weight=1.0
+            self,
+            dropout=0.0,
+            hard_negatives=False,
+            anchor_weight=0.0,
+            distillation_weight=0.0,
+            contrast_weight=1.0,
         )
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "PairContrast":
@@ -158,7 +168,9 @@ class PairContrast(PlainObjective):
     def __init__(self, config: ContrastConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
         by_task = config.negatives == "task"
-        self.inputs = {STREAM: StreamInput("bitext", "sides", marked=True, tasks=by_task)}
+        layout = "triplets" if config.hard_negatives else "sides"
+        self.inputs = {STREAM: StreamInput("bitext", layout, marked=True, tasks=by_task)}
+        self._segments = 3 if config.hard_negatives else 2  # Of a pair.
         pretrained = config.pretrained.with_dropout(config.dropout)
         self.pretraining: Objective = pretrained.build(vocab_size, dtype)
         view = self.pretraining.encoder
@@ -216,7 +228,7 @@ class PairContrast(PlainObjective):
 
     def totals(self, batch: Batch) -> Totals:
         """Returns the number of pairs of the batch, at least 1."""
-        pairs = _is_pair(batch[STREAM]).sum()
+        pairs = self._is_pair(batch[STREAM]).sum()
         return {STREAM: {"pairs": jnp.maximum(pairs, 1).astype(jnp.float32)}}
 
     def loss(
@@ -229,10 +241,9 @@ class PairContrast(PlainObjective):
             weights = _mapped_tables(jax.lax.stop_gradient, weights)
         seeds = dropout.seeds(stream_rng(rng, STREAM), rows["rows"])
         vectors = self._embed(weights, rows, seeds if self.config.dropout else None)
-        first, second = self._sides(rows, vectors)
-        weight = first.is_real.astype(jnp.float32)
-        count = weight.sum()
-        summed, metrics = self._contrast(first, second, self._scale(params), weight)
+        sides = self._sides(rows, vectors)
+        count = sides[0].is_real.sum(dtype=jnp.float32)
+        summed, metrics = self._contrast(sides, self._scale(params))
         losses = {STREAM: self.config.contrast_weight * summed / total}
         if self.config.reads_start:
             weights_of = {
@@ -282,7 +293,7 @@ class PairContrast(PlainObjective):
         return jnp.exp(jnp.minimum(params[TEMPERATURE]["scale"], math.log(_MAX_SCALE)))
 
     def _embed(self, weights: Params, rows: Rows, seeds: jax.Array | None) -> jax.Array:
-        """Returns unit vectors of all segments of rows, float32[B, 2P, D].
+        """Returns unit vectors of all segments of rows, float32[B, S, D].
 
         Args:
           weights: the encoder's weights.
@@ -316,38 +327,42 @@ class PairContrast(PlainObjective):
         # The mean's direction is that of the sum.
         return directions(jnp.einsum("bsl,bld->bsd", weight, hidden, precision=exact))
 
-    def _sides(self, rows: Rows, vectors: jax.Array) -> tuple[in_batch.Sentences, ...]:
-        """Returns the first and the second sentences of all pairs of the rows."""
-        digests = in_batch.digests(rows["tokens"], rows["positions"], _segments(rows))
-        is_pair, groups = _is_pair(rows).reshape(-1), None
+    def _is_pair(self, rows: Rows) -> jax.Array:
+        """Returns bool[B, P], whether both sentences of a pair are there."""
+        is_there = rows["starts"] >= 0
+        return is_there[:, :: self._segments] & is_there[:, 1 :: self._segments]
+
+    def _sides(self, rows: Rows, vectors: jax.Array) -> list[in_batch.Sentences]:
+        """Returns the first and the second sentences of all pairs of the rows, and negatives."""
+        is_token, step = _segments(rows), self._segments
+        digests = in_batch.digests(rows["tokens"], rows["positions"], is_token)
+        is_pair, groups = self._is_pair(rows).reshape(-1), None
         if self.config.negatives == "task":
-            columns = jnp.maximum(rows["starts"][:, ::2], 0)
+            columns = jnp.maximum(rows["starts"][:, ::step], 0)
             groups = jnp.take_along_axis(rows["tasks"], columns, axis=1).reshape(-1)
+        # Sentences have more tokens than <s> </s>, the third side of a pair without a negative.
+        has_text = is_token.sum(axis=2) > 2
 
         def side(number: int) -> in_batch.Sentences:
-            of_side = vectors[:, number::2], digests[:, number::2]
+            of_side = vectors[:, number::step], digests[:, number::step]
             flat_vectors, flat_digests = (x.reshape(-1, x.shape[-1]) for x in of_side)
-            return in_batch.Sentences(flat_vectors, flat_digests, is_pair, groups)
+            is_real = is_pair & has_text[:, 2::3].reshape(-1) if number == 2 else is_pair
+            return in_batch.Sentences(flat_vectors, flat_digests, is_real, groups)
 
-        return side(0), side(1)
+        return [side(number) for number in range(step)]
 
     def _contrast(
-        self,
-        first: in_batch.Sentences,
-        second: in_batch.Sentences,
-        scale: jax.Array,
-        weight: jax.Array,
+        self, sides: Sequence[in_batch.Sentences], scale: jax.Array
     ) -> tuple[jax.Array, Metrics]:
         """Returns the sum of the pairs' losses, and metrics.
 
         Args:
-          first: the first sentences of N pairs.
-          second: their translations.
+          sides: the first sentences of N pairs, their translations and, if there are, negatives.
           scale: float32[], factor on the cosines.
-          weight: float32[N], 1 for pairs and 0 for room without one.
         """
-        axis = _manual_axis()
-        ways = [in_batch.contrast_in_batch(first, second, scale, axis)]
+        axis, (first, second, *negatives) = _manual_axis(), sides
+        weight = first.is_real.astype(jnp.float32)
+        ways = [in_batch.contrast_in_batch(first, second, scale, axis, *negatives)]
         if self.config.both_directions:
             ways.append(in_batch.contrast_in_batch(second, first, scale, axis))
         mean = jax.tree.map(lambda *values: sum(values) / len(ways), *ways)
@@ -380,7 +395,7 @@ class PairContrast(PlainObjective):
           carried: the weights at the start.
           weights: the encoder's weights.
           rows: the rows.
-          vectors: float32[B, 2P, D], unit vectors of all segments.
+          vectors: float32[B, S, D], unit vectors of all segments.
 
         Returns:
           {"anchor": distance of the anchored sentences from their own first vectors,
@@ -391,10 +406,10 @@ class PairContrast(PlainObjective):
         if self.config.freeze_tokens:
             start = _with_tables_of(weights, start)
         targets = jax.lax.stop_gradient(self._embed(jax.lax.stop_gradient(start), rows, None))
-        is_pair = _is_pair(rows)
+        is_pair, step = self._is_pair(rows), self._segments
 
         def distance(side: int, target_side: int) -> jax.Array:
-            differences = vectors[:, side::2] - targets[:, target_side::2]
+            differences = vectors[:, side::step] - targets[:, target_side::step]
             return (jnp.square(differences).sum(axis=2) * is_pair).sum()
 
         distances = {}
@@ -496,15 +511,9 @@ def _is_boxed(leaf: Any) -> bool:
 
 
 def _segments(rows: Rows) -> jax.Array:
-    """Returns bool[B, 2P, L], the tokens of each segment of each row."""
+    """Returns bool[B, S, L], the tokens of each segment of each row."""
     numbers = 1 + jnp.arange(rows["starts"].shape[1])
     return rows["segment_ids"][:, None] == numbers[:, None]
-
-
-def _is_pair(rows: Rows) -> jax.Array:
-    """Returns bool[B, P], whether both sentences of a pair are there."""
-    is_there = rows["starts"] >= 0
-    return is_there[:, ::2] & is_there[:, 1::2]
 
 
 def _parts(rows: int, most: int | None) -> int:

@@ -44,7 +44,11 @@ class BatchContrast(NamedTuple):
 
 
 def contrast_in_batch(
-    queries: Sentences, keys: Sentences, scale: jax.Array, axis: str | None = None
+    queries: Sentences,
+    keys: Sentences,
+    scale: jax.Array,
+    axis: str | None = None,
+    further: Sentences | None = None,
 ) -> BatchContrast:
     """Lets each query choose its key among the keys of all pairs of the batch.
 
@@ -58,6 +62,8 @@ def contrast_in_batch(
       scale: float32[], factor on the products of the vectors.
       axis: the manual mesh axis that splits the batch, so that N is this device's share; None if
         the arrays hold the whole batch.
+      further: [N], negatives besides the keys, such as mined ones; those that equal a query's own
+        key are none of its negatives.
 
     Returns:
       What the N queries choose.
@@ -68,14 +74,19 @@ def contrast_in_batch(
         def gathered(x: jax.Array) -> jax.Array:
             return jax.lax.all_gather(x, axis, tiled=True)
 
-        all_queries, all_keys = jax.tree.map(gathered, (queries, keys))
+        all_queries, all_keys, further = jax.tree.map(gathered, (queries, keys, further))
         first = jax.lax.axis_index(axis) * len(queries.vectors)
+    if further is not None:
+        # Nobody's own key, and of nobody's query.
+        all_keys = jax.tree.map(lambda *x: jnp.concatenate(x), all_keys, further)
     exact = jax.lax.Precision.HIGHEST
     products = jnp.einsum("nd,md->nm", queries.vectors, all_keys.vectors, precision=exact)
     positive = jnp.einsum("nd,nd->n", queries.vectors, keys.vectors, precision=exact)
     numbers = first + jnp.arange(len(queries.vectors))
     is_own = numbers[:, None] == jnp.arange(len(all_keys.vectors))
-    is_same = _equal(keys, all_keys) | _equal(queries, all_queries)
+    is_translation = _equal(queries, all_queries)
+    missing = len(all_keys.vectors) - len(all_queries.vectors)
+    is_same = _equal(keys, all_keys) | jnp.pad(is_translation, ((0, 0), (0, missing)))
     is_other = all_keys.is_real & ~is_own
     if queries.groups is not None and all_keys.groups is not None:
         is_other &= queries.groups[:, None] == all_keys.groups

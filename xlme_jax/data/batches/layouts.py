@@ -76,18 +76,19 @@ def arrange_pairs(
       flips: float[pairs], probability that the sides of each pair are swapped (`PairStream.flips`).
 
     Returns:
-      `(ids, sizes)` of segments: one per pair (`Joint`) or two per item.
+      `(ids, sizes)` of segments: `layout.segments` per item.
     """
     if isinstance(stream.layout, Joint) and not flips.any():
         return ids, sizes
-    starts, cuts = np.cumsum(sizes) - sizes, _first_sides(ids, sizes)
-    # Both texts of every pair, without <s> but with </s>.
-    begins = np.stack([starts + 1, starts + cuts], axis=1).ravel()
-    counts = np.stack([cuts - 1, sizes - cuts], axis=1).ravel()
+    starts, ends = np.cumsum(sizes) - sizes, 1 + np.flatnonzero(ids == EOS_ID)
+    # The two or three texts of every pair, without <s> but with </s>.
+    begins = np.column_stack([starts + 1, ends.reshape(len(sizes), -1)[:, :-1]])
+    pairs, begins = np.repeat(starts, begins.shape[1]), begins.ravel()
+    counts = ends - begins
     texts = _texts_of_sides(draws, stream, seed, flips)
     if isinstance(stream.layout, Joint):
         texts = texts.reshape(-1, 1, 2)
-    bos = np.broadcast_to(starts[texts[..., :1] // 2], (*texts.shape[:2], 1))
+    bos = pairs[texts[..., :1]]
     begins = np.concatenate([bos, begins[texts]], axis=2)
     counts = np.concatenate([np.ones_like(bos), counts[texts]], axis=2)
     return ids[ranges(begins.ravel(), counts.ravel())], counts.sum(axis=2).ravel()
@@ -153,11 +154,11 @@ def lay_out_in_halves(
 def _texts_of_sides(
     draws: np.ndarray, stream: PairStream, seed: int, flips: np.ndarray
 ) -> np.ndarray:
-    """Returns the numbers of the texts on each side of items, int64[items, 2, pairs per item].
+    """Returns the numbers of the texts on each side of items, int64[items, sides, pairs per item].
 
-    Pair p has the texts 2p and 2p + 1. See `arrange_pairs` for the arguments.
+    Pair p has the texts 2p and 2p + 1, or three. See `arrange_pairs` for the arguments.
     """
-    each = stream.layout.pairs_per_item
+    each, sides_each = stream.layout.pairs_per_item, max(stream.layout.segments, 2)
     items = draws[::each]
 
     def exchanged(texts: np.ndarray, probability: Any, *coin: str | int) -> np.ndarray:
@@ -165,7 +166,7 @@ def _texts_of_sides(
         heads = mixing.coins(items, probability, seed, stream.name, *coin)
         return np.where(heads.reshape(-1, *[1] * (texts.ndim - 1)), texts[..., ::-1], texts)
 
-    texts = np.arange(2 * len(draws)).reshape(len(items), each, 2)
+    texts = np.arange(sides_each * len(draws)).reshape(len(items), each, -1)
     texts = exchanged(texts, flips[::each], "flip")
     if isinstance(stream.layout, Sides) and stream.layout.mixup == "languages":
         texts[:, 1] = exchanged(texts[:, 1], 0.5, "languages")

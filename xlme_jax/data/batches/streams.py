@@ -8,7 +8,7 @@ import fnmatch
 import itertools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 from xlme_jax.data.batches.pair_layouts import Joint, Layout, Sides, Translations
 from xlme_jax.data.batches.robust_sampling import RobustSampling
@@ -54,8 +54,6 @@ class Stream(abc.ABC):
         divides a share among its tasks. (("pubmed*", 0.5),) trains on a new domain and on the old
         data alike.
     """
-
-    kind: ClassVar[str]  # Kind of the stream's tasks in the prepared data.
 
     name: str
     rows: int
@@ -109,6 +107,11 @@ class Stream(abc.ABC):
             raise ValueError(
                 f"{where}: weights={self.weights!r}: each weight must be a number of at least 0"
             )
+
+    @property
+    @abc.abstractmethod
+    def kind(self) -> str:
+        """Kind of the stream's tasks in the prepared data."""
 
     @property
     def layout_name(self) -> str:
@@ -170,7 +173,7 @@ class TextStream(Stream):
         (`layouts.lay_out_halves`), as VECO needs.
     """
 
-    kind: ClassVar[str] = "monolingual"
+    kind = "monolingual"
 
     split_pieces: bool = False
 
@@ -212,8 +215,6 @@ class PairStream(Stream):
       mark_tasks: whether batches contain "tasks" without `robust`, too.
     """
 
-    kind: ClassVar[str] = "bitext"
-
     layout: Layout = dataclasses.field(default_factory=Joint)
     flip: float = 0.0
     sampling: Literal["temperature", "sinkhorn", "linear_programme"] = "temperature"
@@ -238,6 +239,8 @@ class PairStream(Stream):
                 f"{where}: first={self.first!r} says which side of one pair comes first: set "
                 "flip=0.0, no directions, and no Sides.mixup"
             )
+        if self.kind == "triplet" and (self.flip or self.first):
+            raise ValueError(f"{where}: negatives are of second sides; leave flip and first out")
         self._check_sampling(where)
 
     def _check_sampling(self, where: str) -> None:
@@ -259,6 +262,11 @@ class PairStream(Stream):
                 f"{where}: {name} needs the task of each token, which mixup joins from two pairs; "
                 f"remove {name}, or set Sides.mixup = 'none'"
             )
+
+    @property
+    def kind(self) -> str:
+        """See `Stream`."""
+        return "triplet" if self.layout.segments == 3 else "bitext"
 
     @property
     def layout_name(self) -> str:
@@ -314,7 +322,7 @@ class PairStream(Stream):
         """See `Stream`."""
         shapes = super().array_shapes()
         if self.pairs_per_row is not None:
-            shapes["starts"] = (self.rows, 2 * self.pairs_per_row)
+            shapes["starts"] = (self.rows, self.layout.segments * self.pairs_per_row)
         if isinstance(self.layout, Translations):
             shapes["languages"] = (self.rows, self.length)
         if self.has_tasks:
@@ -334,7 +342,7 @@ class LabelledStream(Stream):
         1 keeps the order of the draws.
     """
 
-    kind: ClassVar[str] = "labelled"
+    kind = "labelled"
 
     by_length: int = 1
 
@@ -347,10 +355,8 @@ class LabelledStream(Stream):
         return {"by_length": self.by_length}
 
 
-# {kind of tasks: the class of their streams}
-STREAMS: dict[str, type[Stream]] = {
-    cls.kind: cls for cls in (TextStream, PairStream, LabelledStream)
-}
+# {kind of an objective's input: the class of its stream}
+STREAMS = {"monolingual": TextStream, "bitext": PairStream, "labelled": LabelledStream}
 
 
 def stream_tasks(
@@ -367,9 +373,10 @@ def stream_tasks(
     matching = [task for task in dataset.tasks if (task.kind, task.split) == (stream.kind, split)]
     if not matching:
         have = sorted({f"{task.kind}/{task.split}" for task in dataset.tasks})
+        verb = "mine (python -m xlme_jax.mine)" if stream.kind == "triplet" else "prepare"
         raise PreparedDataError(
             f"{where}: {dataset.directory} has no {stream.kind} task in split {split!r} (it has "
-            f"{', '.join(have) or 'no tasks'}); prepare some, or remove the stream"
+            f"{', '.join(have) or 'no tasks'}); {verb} some, or remove the stream"
         )
     for pattern in stream.tasks:
         if not any(fnmatch.fnmatchcase(task.name, pattern) for task in matching):

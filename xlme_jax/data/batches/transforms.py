@@ -349,8 +349,7 @@ class ReadPairs(grain.transforms.Map):
         flips = self._flips[tasks]
         ids, sizes = layouts.arrange_pairs(ids, sizes, draws, stream, self._seed, flips)
         rows = np.repeat(np.arange(len(plans)), [len(plan.pairs) for plan in plans])
-        if stream.layout.segments == 2:
-            rows = np.repeat(rows[:: stream.layout.pairs_per_item], 2)
+        rows = np.repeat(rows[:: stream.layout.pairs_per_item], stream.layout.segments)
         lay_out: Callable[..., packing.Batch] = packing.lay_out_pieces
         if stream.positions_restart:
             lay_out = layouts.lay_out_restarting
@@ -362,7 +361,8 @@ class ReadPairs(grain.transforms.Map):
             spoken = layouts.side_languages(numbers, draws, stream, self._seed, flips)
             batch["languages"] = layouts.token_values(batch["segment_ids"], rows, spoken)
         if stream.pairs_per_row:
-            batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
+            most = stream.pairs_per_row * stream.layout.segments
+            batch["starts"] = layouts.segment_starts(batch, most)
         if stream.has_tasks:
             of_segments = np.repeat(tasks, len(rows) // len(tasks))
             batch["tasks"] = layouts.token_values(batch["segment_ids"], rows, of_segments)

@@ -15,7 +15,8 @@ Layout (all paths relative to the data set's folder):
 
 - Monolingual: the running text `<s> document </s> <s> document </s> ...`, split into pages of
   `PAGE_TOKENS`, one page per record; the last page of a shard may be shorter.
-- Bitext: one record `<s> e </s> f </s>` per pair.
+- Bitext: one record `<s> e </s> f </s>` per pair; triplet: `<s> e </s> f </s> g </s>`, whose g,
+  the mined negative, may be empty.
 - Labelled: one record per example, its token ids followed by its labels (int32, little-endian):
   `data.benchmarks.examples.Features`.
 - Small tasks share files (`prepared.shared`): a shard takes 128 KiB and a call to open it, however
@@ -61,7 +62,7 @@ PARTS_FOLDER = ".parts"  # Contains files in progress; deleted with all that is 
 VOCABULARY_FILE = "vocabulary.model"
 LENGTHS_HEADER = 128  # Bytes of the .npy header of files of lengths.
 # {kind of task: number of languages}.
-KINDS = {"monolingual": 1, "bitext": 2, "labelled": 1}
+KINDS = {"monolingual": 1, "bitext": 2, "triplet": 2, "labelled": 1}
 # Number of labels of a labelled example; 0 means one per token.
 LABELS = {"one": 1, "two": 2, "tokens": 0}
 TASK_NAME = re.compile(r"[\w:+][\w.:+-]*")
@@ -135,7 +136,7 @@ class TaskInfo:
 
     Attributes:
       name: Task name, also its folder.
-      kind: "monolingual", "bitext" or "labelled".
+      kind: a key of `KINDS`.
       split: "train" or "validation".
       languages: One language, or source and target.
       examples: Number of documents, pairs or labelled examples.

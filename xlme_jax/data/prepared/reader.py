@@ -323,10 +323,10 @@ class TaskReader:
             return self.read_labelled(tasks, records)[:2]
         tasks, records = np.asarray(tasks, np.int64), np.asarray(records, np.int64)
         numbers, shards = self._numbers(tasks, records)
-        if self.tasks[0].kind == "bitext":
-            sizes = self.lengths(tasks, records)
-        else:
+        if self.tasks[0].kind == "monolingual":
             sizes = self._page_sizes(numbers, shards)
+        else:
+            sizes = self.lengths(tasks, records)
         return self._read_ids(numbers, shards, sizes), sizes
 
     def stored(self, tasks: np.ndarray, records: np.ndarray) -> list[bytes]:

@@ -44,7 +44,7 @@ from xlme_jax.storage.paths import as_path, is_bucket
 
 # Records per ArrayRecord chunk. Pages are large enough for chunks of their own; for other examples,
 # chunks of one record would have more overhead and index entries than text.
-_GROUP_SIZE = {"monolingual": 1, "bitext": 16, "labelled": 16}
+_GROUP_SIZE = {"monolingual": 1, "bitext": 16, "triplet": 16, "labelled": 16}
 # The default level, 3, takes twice the time of level 1 and saves only 2% more.
 _COMPRESSION = "zstd:1"
 # Lengths are stored in two bytes.
@@ -353,6 +353,28 @@ class MonolingualWriter(TaskWriter):
             self._pending = []
             self._pending_tokens = 0
         return super().close()
+
+
+class TripletWriter(TaskWriter):
+    """Writer of pairs with a negative, `<s> e </s> f </s> g </s>`, one per record.
+
+    A pair without a negative has an empty g.
+    """
+
+    kind = "triplet"
+
+    def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        starts = np.cumsum(sizes) - sizes
+        if np.any(np.add.reduceat(ids == EOS_ID, starts, dtype=np.int64) != 3):
+            raise ValueError(f"task {self.name}: a triplet must be `<s> e </s> f </s> g </s>`")
+        if sizes.max() > _MAX_TOKENS:
+            raise ValueError(
+                f"task {self.name}: triplet with {sizes.max()} tokens; at most {_MAX_TOKENS} are "
+                "stored"
+            )
+        self._count(sizes)
+        self._lengths.append(sizes.astype("<u2"))
+        self._write(ids, sizes)
 
 
 class BitextWriter(TaskWriter):
