@@ -58,7 +58,16 @@ ALLOWED = {
     | {"tools.serving", "vocabularies"},
 }
 COMMANDS = {"average", "demo", "evaluate", "export", "import_hf", "inspect", "plan", "prepare"}
-COMMANDS |= {"report", "sampling", "selfcheck", "sweep", "train", "train_vocabulary", "translate"}
+COMMANDS |= {
+    "mine",
+    "report",
+    "sampling",
+    "selfcheck",
+    "sweep",
+    "train",
+    "train_vocabulary",
+    "translate",
+}
 
 
 def modules():

@@ -13,6 +13,7 @@ from repository import ROOT
 COMMANDS = (
     "train_vocabulary",
     "prepare",
+    "mine",
     "train",
     "inspect",
     "evaluate",

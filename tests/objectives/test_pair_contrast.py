@@ -33,11 +33,11 @@ CONFIG = ContrastConfig(ONE_LAYER, temperature=0.1, dropout=0.0)
 RNG = jax.random.key(3)
 
 
-def rows(sentences):
-    """Returns rows of sentences, lists of words; two adjacent ones are a pair."""
+def rows(sentences, sides=2):
+    """Returns rows of sentences, lists of words; `sides` adjacent ones are a pair."""
     tokens = np.ones((len(sentences), LENGTH), np.int32)
     segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
-    starts = np.full((len(sentences), 2 * PAIRS), -1, np.int32)
+    starts = np.full((len(sentences), sides * PAIRS), -1, np.int32)
     for row, of_row in enumerate(sentences):
         column = 0
         for segment, words in enumerate(of_row):
@@ -154,6 +154,76 @@ def test_negatives_of_the_same_task():
     (loss, _), _ = loss_of(objective, params, {"bitext": {**BATCH["bitext"], "tasks": tasks}})
     parts = [{"bitext": {k: v[n::2] for k, v in BATCH["bitext"].items()}} for n in (0, 1)]
     losses = [float(loss_of(built()[0], params, part)[0][0]) for part in parts]
+    assert loss == pytest.approx((4 * losses[0] + 2 * losses[1]) / 6, rel=1e-5)
+
+
+def triplets(count=4):
+    """Returns rows of one or two triplets; the last one has no negative."""
+    rng = np.random.default_rng(1)
+
+    def words():
+        return rng.integers(4, VOCAB - 1, rng.integers(1, 3)).tolist()
+
+    sentences = [[words() for _ in range(6 - 3 * (row % 2))] for row in range(count)]
+    sentences[-1][-1] = []
+    return sentences
+
+
+HARD = dataclasses.replace(CONFIG, hard_negatives=True, dropout=0.3, anchor_weight=0.5)
+
+
+def test_hard_negatives_are_candidates_of_all_first_sentences():
+    """The loss is that of vectors, and each first sentence chooses among 6 keys and 5 negatives."""
+    config = dataclasses.replace(HARD, dropout=0.0, anchor_weight=0.0)
+    objective, params = built(config)
+    batch = rows(triplets(), 3)
+    assert objective.inputs["bitext"].layout == "triplets"
+    (loss, outputs), _ = loss_of(objective, params, batch)
+    vectors = np.asarray(objective._embed(params, batch["bitext"], None), np.float64)
+    is_there = np.asarray(batch["bitext"]["starts"]) >= 0
+    first, second, third = (
+        vectors[:, side::3][is_there[:, side::3]] / CONFIG.temperature for side in range(3)
+    )
+    forward = first @ np.concatenate([second, third[:-1]]).T * CONFIG.temperature
+    losses = [np.log(np.exp(s).sum(axis=1)) - np.diag(s) for s in (forward, forward[:, :6].T)]
+    assert loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert ratio(outputs, "candidates") == pytest.approx((11 + 6) / 2)
+
+
+def test_a_negative_that_equals_the_translation_is_none():
+    pairs = [[[5, 6], [15, 16], [17]], [[7], [17], [15, 16]], [[8], [18], []]]
+    objective, params = built(dataclasses.replace(HARD, both_directions=False, anchor_weight=0.0))
+    (_, outputs), _ = loss_of(objective, params, rows(pairs, 3))
+    # Each of the first two is the translation of one, and a negative of the two others.
+    assert ratio(outputs, "candidates") == pytest.approx((4 + 4 + 5) / 3)
+    assert ratio(outputs, "duplicates") == pytest.approx(2 / 3)
+
+
+def test_chunks_change_nothing_with_hard_negatives():
+    """2e-6: another order of float32 sums."""
+    objective, params = built(HARD)
+    start = {"start": jax.tree.map(lambda x: x + 0.01, objective.encoder_params(params))}
+    batch = rows(triplets(), 3)
+    (expected, _), gradient = loss_of(objective, params, batch, start)
+    chunked, _ = built(dataclasses.replace(HARD, chunk_rows=1))
+    (loss, _), of_chunks = loss_of(chunked, params, batch, start)
+    np.testing.assert_allclose(loss, expected, rtol=2e-6)
+    atol = 2e-6 * largest(gradient)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), of_chunks, gradient
+    )
+
+
+def test_hard_negatives_of_the_same_task():
+    """Two tasks in a batch: the loss is the mean of those of their own batches."""
+    config = dataclasses.replace(HARD, negatives="task", dropout=0.0, anchor_weight=0.0)
+    objective, params = built(config)
+    batch = rows(triplets(), 3)["bitext"]
+    tasks = jnp.array([0, 1, 0, 1])[:, None] * (batch["segment_ids"] > 0)
+    (loss, _), _ = loss_of(objective, params, {"bitext": {**batch, "tasks": tasks}})
+    alone, _ = built(dataclasses.replace(config, negatives="batch"))
+    parts = [{"bitext": {k: v[n::2] for k, v in batch.items()}} for n in (0, 1)]
+    losses = [float(loss_of(alone, params, part)[0][0]) for part in parts]
     assert loss == pytest.approx((4 * losses[0] + 2 * losses[1]) / 6, rel=1e-5)
 
 

@@ -95,7 +95,8 @@ def choose(
     first, second = (_unit(side) for side in sides)
     of_pairs = np.einsum("nd,nd->n", first[source_of], second[target_of])
     farthest = np.full(len(distinct), np.inf)
-    np.minimum.at(farthest, source_of, of_pairs)
+    with np.errstate(invalid="ignore"):
+        np.minimum.at(farthest, source_of, of_pairs)  # NaN if one is.
     # A source and a target as one number.
     known = source_of * len(candidates) + target_of
     compared = np.arange(len(distinct))[:, None] * len(candidates) + nearest
@@ -107,7 +108,7 @@ def choose(
         "near translations": cosines
         > (farthest - settings.relative_margin * np.abs(farthest))[:, None],
         "above the maximum": cosines > highest,
-        "not finite": ~np.isfinite(cosines),
+        "not finite": ~np.isfinite(cosines + farthest[:, None]),
     }
     counts, remains = {"compared": cosines.size}, np.ones(cosines.shape, bool)
     for rule, applies in rules.items():
@@ -240,6 +241,7 @@ def _mine_task(
     """
     stored = dataset.read_pairs(task, np.arange(task.examples))
     sources, targets = ([tuple(pair[side].tolist()) for pair in stored] for side in (0, 1))
+    _log.info("%s: encoding %d pairs", task.name, len(stored))
     negatives = choose(sources, targets, embed, settings)
     has_negative = negatives.pairs >= 0
     rules = ", ".join(f"{count:,} {rule}" for rule, count in negatives.counts.items())

@@ -15,7 +15,6 @@ Four rules make the data reproducible:
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import logging
 import reprlib
@@ -40,6 +39,7 @@ from xlme_jax.data.batches.transforms import (
     LEFT_OUT,
     TASKS,
     WINDOW_DRAWS,
+    Draw,
     Phase,
     PlanRows,
     ProcessShard,
@@ -88,7 +88,9 @@ def _sampled_tasks(
         sizes = [stream.size(task) for task in tasks]
         weights = mixing.temperature_weights(sizes, stream.alpha)
     if stream.shares:
-        weights = _with_shares(tasks, weights, stream)
+        from xlme_jax.data.batches import shares
+
+        weights = shares.with_shares(tasks, weights, stream)
     chosen = np.flatnonzero(weights)
     if len(chosen) < len(tasks):
         _log.info(
@@ -98,41 +100,6 @@ def _sampled_tasks(
             len(tasks),
         )
     return tuple(tasks[number] for number in chosen), weights[chosen]
-
-
-def _with_shares(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) -> np.ndarray:
-    """Returns weights that give the groups of `Stream.shares` their shares, float64[tasks].
-
-    Args:
-      tasks: all tasks of the stream.
-      weights: float64[tasks], which divide each group's share among the tasks of the group.
-      stream: stream with `shares`.
-
-    Raises:
-      PreparedDataError: a group has no task, or the rest has tasks and no share.
-    """
-    patterns = [pattern for pattern, _ in stream.shares]
-    shares = [share for _, share in stream.shares]
-    # The number of the first pattern that matches each task; -1 without a match.
-    group = np.array(
-        [
-            next((n for n, p in enumerate(patterns) if fnmatch.fnmatchcase(task.name, p)), -1)
-            for task in tasks
-        ]
-    )
-    remainder = 1 - sum(shares)
-    weights = weights.copy()
-    for number, share in [*enumerate(shares), (-1, remainder)]:
-        in_group = group == number
-        if in_group.any() != (share > 1e-9):
-            group_name = f"tasks of {patterns[number]!r}" if number >= 0 else "other tasks"
-            problem = "no share is left for them" if in_group.any() else "the stream samples none"
-            raise PreparedDataError(
-                f"stream {stream.name!r}: shares={stream.shares!r} and {group_name}: {problem}; "
-                "correct the patterns or shares, or select tasks in `tasks`"
-            )
-        weights[in_group] *= share / max(weights[in_group].sum(), 1e-300)
-    return weights / weights.sum()
 
 
 def _fitting_tasks(tasks: tuple[TaskInfo, ...], stream: PairStream) -> tuple[TaskInfo, ...]:
@@ -175,9 +142,18 @@ def _stream_batches(
 ) -> grain.IterDataset:
     """Returns the endless batches of this process for one stream."""
     if isinstance(stream, PairStream):
-        plan = PlanRows(reader, stream, sampler, seed, window_draws)
-        plans = FlatMapIterDataset(_count_up(LAST), plan)
-        batches = plans.batch(stream.rows, batch_fn=list)
+
+        def plans(draw: Draw) -> grain.IterDataset:
+            rows = FlatMapIterDataset(
+                _count_up(LAST), PlanRows(reader, stream, draw, seed, window_draws)
+            )
+            return rows.batch(stream.rows, batch_fn=list)
+
+        batches = plans(sampler)
+        if stream.one_task:
+            from xlme_jax.data.batches import one_task
+
+            batches = one_task.mixed(reader.tasks, stream, sampler, plans)
         return batches.map(ReadPairs(reader, stream, shard, seed))
     numbers = _count_up(LAST).batch(stream.rows, batch_fn=list)
     if isinstance(stream, TextStream):
@@ -347,6 +323,7 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
             if robust:
                 self._robust[name].check_state(saved[name]["robust"], f"{where}, robust")
             limits = {"next_index": LAST // 2, "next_index_in_buffer": self._window_draws + 1}
+            limits |= {"index": LAST, "stop": 1}  # Of `one_task`, whose batches never stop.
             _check_position(saved[name]["position"], iterator.get_state(), limits, where)
         for name, iterator in list(self._streams.items()):
             if saved[name]["order"] != self._fingerprints[name]:
@@ -392,7 +369,7 @@ def _check_position(saved: Any, expected: Any, limits: Mapping[str, int], where:
     for name, value in saved.items():
         if isinstance(expected[name], dict):
             _check_position(value, expected[name], limits, f"{where}, {name}")
-        elif type(value) is not int or not 0 <= value < limits[name]:
+        elif type(value) is not type(expected[name]) or not 0 <= value < limits[name]:
             raise ValueError(
                 f"{where}: {name} must be a number from 0 to {limits[name] - 1}, not "
                 f"{reprlib.repr(value)}"

@@ -31,6 +31,7 @@ _ORDER_DEFAULTS: dict[str, object] = {
     "shares": (),
     "by_length": 1,
     "first": None,
+    "one_task": False,
 }
 
 
@@ -213,6 +214,8 @@ class PairStream(Stream):
       robust: changes the weights of tasks during the run, as their losses demand; batches then
         contain the task number of each token, "tasks".
       mark_tasks: whether batches contain "tasks" without `robust`, too.
+      one_task: whether all pairs of a batch are of one task; `alpha`, `sampling` and `shares` then
+        weigh batches. It goes without `robust`.
     """
 
     layout: Layout = dataclasses.field(default_factory=Joint)
@@ -223,6 +226,7 @@ class PairStream(Stream):
     robust: RobustSampling | None = None
     mark_tasks: bool = False
     first: str | None = None
+    one_task: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -256,6 +260,8 @@ class PairStream(Stream):
                 f"{where}: shares={self.shares!r} would change the shares of languages that "
                 f"sampling={self.sampling!r} keeps; set sampling='temperature', or remove shares"
             )
+        if self.one_task and self.robust is not None:
+            raise ValueError(f"{where}: robust samples pairs, not batches; leave one_task out")
         if self.has_tasks and self.layout.pairs_per_item > 1:
             name = "mark_tasks" if self.robust is None else "robust"
             raise ValueError(
@@ -301,6 +307,7 @@ class PairStream(Stream):
             "smoothing": self.smoothing,
             "pivot": self.pivot,
             "first": self.first,
+            "one_task": self.one_task,
             **self.layout.order_settings(),
         }
 

@@ -98,8 +98,12 @@ class Sampler:
     def __call__(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns int32[N] task numbers and int64[N] example numbers for int[N] draws."""
         tasks, ranks = self._schedule.lookup(draws - self._phase.first_draw)
+        return self.examples(tasks, ranks + self._drawn[tasks])
+
+    def examples(self, tasks: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns int32[N] tasks and the examples that have these ranks in them, int64[N]."""
         sizes = self._sizes[tasks]
-        epochs, indices = np.divmod(ranks + self._drawn[tasks], sizes)
+        epochs, indices = np.divmod(ranks, sizes)
         seeds = self._seeds[tasks] + epochs.astype(np.uint64)
         return tasks, mixing.shuffled(indices, sizes, seeds)
 

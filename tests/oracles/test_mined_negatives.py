@@ -1,0 +1,90 @@
+"""Mined negatives are those of sentence-transformers' `mine_hard_negatives`, for given vectors."""
+
+import collections
+import importlib
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from xlme_jax.runs import mining
+
+util = pytest.importorskip("sentence_transformers.util")
+
+
+class Table(dict):
+    """What `mine_hard_negatives` asks of a `datasets.Dataset`, which need not be installed."""
+
+    column_names = property(list)
+    from_dict = classmethod(lambda cls, columns: cls(columns))
+
+    def __len__(self):
+        return len(next(iter(self.values())))
+
+    def to_pandas(self):
+        """Returns what counts the rows of each value by `groupby(column).count().to_dict()`."""
+
+        def groupby(column):
+            counts = {name: collections.Counter(self[column]) for name in self}
+            return types.SimpleNamespace(count=lambda: types.SimpleNamespace(to_dict=counts.copy))
+
+        return types.SimpleNamespace(groupby=groupby)
+
+
+class Vectors:
+    """What `mine_hard_negatives` asks of a model, with a vector for each text."""
+
+    device = "cpu"
+
+    def __init__(self, vectors):
+        self._vectors = vectors
+
+    def encode_document(self, texts, **options):
+        return np.stack([self._vectors[text] for text in texts])
+
+    encode_query = encode_document
+    similarity = staticmethod(util.cos_sim)
+    similarity_pairwise = staticmethod(util.pairwise_cos_sim)
+
+
+@pytest.mark.parametrize(
+    ("relative_margin", "max_score"), [(0.05, None), (0.3, None), (0.0, 0.5), (0.1, 0.4)]
+)
+def test_negatives_are_those_of_sentence_transformers(monkeypatch, relative_margin, max_score):
+    """With sources that occur twice, with other translations, and targets that do."""
+    module = importlib.import_module(util.mine_hard_negatives.__module__)
+    monkeypatch.setattr(module, "is_datasets_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(Dataset=Table))
+    rng = np.random.default_rng(0)
+    sources = [f"{n % 50:03}" for n in range(60)]
+    targets = [f"t{n % 55:03}" for n in range(60)]
+    meanings = rng.normal(size=(60, 6))
+    vectors = {
+        text: (meanings[int(text[-3:]) % 50] + 0.7 * rng.normal(size=6)).astype(np.float32)
+        for text in [*sources, *targets]
+    }
+    mined = util.mine_hard_negatives(
+        Table(anchor=sources, positive=targets),
+        Vectors(vectors),
+        relative_margin=relative_margin,
+        max_score=max_score,
+        range_max=50,
+        num_negatives=1,
+        verbose=False,
+    )
+    expected = dict(zip(zip(mined["anchor"], mined["positive"]), mined["negative"]))
+    as_text = {tuple(map(ord, text)): text for text in vectors}
+    chosen = mining.choose(
+        [tuple(map(ord, text)) for text in sources],
+        [tuple(map(ord, text)) for text in targets],
+        lambda texts: np.stack([vectors[as_text[text]] for text in texts]),
+        mining.Mining(relative_margin, max_score, range_max=55),
+    )
+    found = {
+        (sources[n], targets[n]): targets[negative]
+        for n, negative in enumerate(chosen.pairs)
+        if negative >= 0
+    }
+    assert found == expected
+    assert 10 < len(found) <= 60
