@@ -69,7 +69,7 @@ def test_negatives_are_those_of_sentence_transformers(monkeypatch, relative_marg
         Vectors(vectors),
         relative_margin=relative_margin,
         max_score=max_score,
-        range_max=50,
+        range_max=55,
         num_negatives=1,
         verbose=False,
     )

@@ -187,10 +187,10 @@ def mine(
         embed = _embedding(run, settings)
         remove_folder(folder / PARTS_FOLDER)
         mined = [_mine_task(dataset, task, embed, settings, folder) for task in pairs]
-    others = [task for task in dataset.tasks if task not in pairs]
-    for file in stored_files(file for task in others for file in task.files):
+    copied = [task for task in dataset.tasks if task not in pairs]
+    for file in stored_files(file for task in copied for file in task.files):
         replace_file(folder / file.file, (dataset.directory / file.file).read_bytes())
-    tasks = share(folder, [*mined, *others])
+    tasks = share(folder, [*mined, *copied])
     write_dataset(folder, tasks, dataset.vocabulary_path, dataset.vocabulary_size, command)
     remove_unused(folder, tasks)
     remove_folder(folder / PARTS_FOLDER)
