@@ -39,8 +39,8 @@ def with_shares(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) 
             group_name = f"tasks of {patterns[number]!r}" if number >= 0 else "other tasks"
             problem = "no share is left for them" if in_group.any() else "the stream samples none"
             raise PreparedDataError(
-                f"stream {stream.name!r}: shares={stream.shares!r} and {group_name}: {problem}; correct "
-                "the patterns or shares, or select tasks in `tasks`"
+                f"stream {stream.name!r}: shares={stream.shares!r} and {group_name}: {problem}; "
+                "correct the patterns or shares, or select tasks in `tasks`"
             )
         weights[in_group] *= share / max(weights[in_group].sum(), 1e-300)
     return weights / weights.sum()
