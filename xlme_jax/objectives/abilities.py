@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import jax
 
-from xlme_jax.objectives.base import Batch, EncoderView, Objective, Params, Rows
+from xlme_jax.objectives.base import Batch, EncoderView, Params, Rows
 from xlme_jax.objectives.readings import Reading
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction
 
@@ -69,20 +69,6 @@ class Predicts(Protocol):
         The shape is [B, classes]; [B, 1] for regression; [B, L, tags] for tagging; [B, L, 2], the
         first and the last token of an answer, for question answering.
         """
-
-
-@runtime_checkable
-class TrainsRows(Objective, Protocol):
-    """Reads token tables only at the tokens of its rows, and predicts no tokens.
-
-    Attributes:
-      lazy_tokens: update only the rows of tokens that a batch has (`training.row_updates`).
-    """
-
-    lazy_tokens: bool
-
-    def over(self, vocab_size: int) -> Objective:
-        """Returns the same system for a vocabulary of another size."""
 
 
 class LearnedDirections(Protocol):

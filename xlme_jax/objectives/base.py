@@ -274,6 +274,8 @@ class Diagnostics:
 class Objective(Protocol):
     """A pre-training system or a fine-tuning task. All methods are pure functions."""
 
+    lazy_tokens: bool  # Whether a step updates the rows of its tokens alone (`row_updates`).
+
     @property
     def inputs(self) -> Mapping[str, StreamInput]:
         """The streams of a batch, by name."""
@@ -328,6 +330,7 @@ class PlainObjective:
 
     inputs: Mapping[str, StreamInput]
     carry: Carry | None = None
+    lazy_tokens: bool = False
     warm_start = WarmStart()
 
     @property

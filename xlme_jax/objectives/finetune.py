@@ -39,6 +39,7 @@ from xlme_jax.objectives.masked_lm import check_lengths
 from xlme_jax.objectives.masked_lm_diagnostics import training_flops
 from xlme_jax.objectives.system_config import SystemConfig, TunedConfig
 from xlme_jax.ops import dropout
+from xlme_jax.ops.vocabulary_head import padded_size
 
 STREAM = "labelled"
 HEAD = "task_head"
@@ -93,6 +94,7 @@ class FineTune(PlainObjective):
     def __init__(self, config: FineTuneConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config, self._dtype = config, dtype
         self.lazy_tokens = config.lazy_tokens
+        self.table_rows = padded_size(vocab_size)
         self.benchmark = benchmark(config.task)
         pretrained = config.pretrained
         if config.dropout is not None:

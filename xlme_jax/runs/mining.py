@@ -98,13 +98,13 @@ def choose(
     with np.errstate(invalid="ignore"):
         np.minimum.at(farthest, source_of, of_pairs)  # NaN if one is.
     # A source and a target as one number.
-    known = source_of * len(candidates) + target_of
+    pairs = source_of * len(candidates) + target_of
     compared = np.arange(len(distinct))[:, None] * len(candidates) + nearest
-    where = {text: number for number, text in enumerate(candidates)}
-    same = np.array([where.get(text, -1) for text in distinct])
+    number_of = {text: number for number, text in enumerate(candidates)}
+    copies = np.array([number_of.get(text, -1) for text in distinct])
     highest = np.inf if settings.max_score is None else settings.max_score
     rules = {
-        "translations": np.isin(compared, known) | (nearest == same[:, None]),
+        "translations": np.isin(compared, pairs) | (nearest == copies[:, None]),
         "near translations": cosines
         > (farthest - settings.relative_margin * np.abs(farthest))[:, None],
         "above the maximum": cosines > highest,

@@ -11,65 +11,72 @@ LazyAdam and of PyTorch's SparseAdam. Where each batch has all tokens, it is Ada
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
 
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.objectives.abilities import TrainsRows
 from xlme_jax.objectives.base import Batch, Metrics, Objective
-from xlme_jax.ops.vocabulary_head import padded_size
 
 Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
-def lazy_step(objective: TrainsRows, make_step: Callable[[Objective], Step]) -> Step:
+class ReadsRows(Objective, Protocol):
+    """An objective that reads token tables only at the tokens of its rows.
+
+    Attributes:
+      table_rows: number of rows of the token tables.
+    """
+
+    table_rows: int
+
+    def over(self, vocab_size: int) -> "ReadsRows":
+        """Returns the same objective for a vocabulary of another size."""
+
+
+def lazy_step(objective: Objective, make_step: Callable[[Objective], Step]) -> Step:
     """Returns a train step that leaves rows of tokens that the batch does not have as they are.
 
     Args:
-      objective: what to train.
+      objective: what to train; with `lazy_tokens`, and so with the members of `ReadsRows`.
       make_step: returns the step of an objective, such as `training.step.make_train_step`.
 
     Returns:
       A function to be jitted: (state, batch) -> (state, metrics).
     """
 
+    whole = cast(ReadsRows, objective)
+
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        tables = [leaf for path, leaf in _leaves(state.params) if _is_table(path)]
-        size = padded_size(sum(rows["tokens"].size for rows in batch.values()))
-        if size >= min(table.shape[0] for table in tables):
-            return make_step(objective)(state, batch)
-        ids, renumbered = renumber(batch, size, tables[0].shape[0])
-        part, metrics = make_step(objective.over(size))(_rows(state, ids), renumbered)
+        smaller = whole.over(sum(rows["tokens"].size for rows in batch.values()))
+        if smaller.table_rows >= whole.table_rows:
+            return make_step(whole)(state, batch)
+        ids, renumbered = renumber(batch, smaller.table_rows, whole.table_rows)
+        part, metrics = make_step(smaller)(_rows(state, ids), renumbered)
         return _with_rows(state, part, ids), metrics
 
     return step
 
 
-def renumber(batch: Batch, size: int, vocab_size: int) -> tuple[jax.Array, Batch]:
+def renumber(batch: Batch, size: int, fill: int) -> tuple[jax.Array, Batch]:
     """Numbers a batch's tokens anew, from 0, in the order of their ids.
 
     Args:
       batch: the rows; only "tokens" changes.
-      size: length of the result, at least the number of different tokens.
-      vocab_size: what fills the end of the result: the id of no token.
+      size: number of ids to return, at least that of different tokens.
+      fill: id at the end of the ids, which no token has.
 
     Returns:
       The ids of the batch's tokens, int32[size], and the batch with indices into them.
     """
     tokens = {name: rows["tokens"] for name, rows in batch.items()}
     flat = jnp.concatenate([x.reshape(-1) for x in tokens.values()])
-    ids = jnp.unique(flat, size=size, fill_value=vocab_size)
+    ids = jnp.unique(flat, size=size, fill_value=fill)
     return ids, {
         name: {**rows, "tokens": jnp.searchsorted(ids, rows["tokens"]).astype(jnp.int32)}
         for name, rows in batch.items()
     }
-
-
-def _leaves(tree: Any) -> list[tuple[Any, jax.Array]]:
-    """Returns (path, array) of each array of a tree."""
-    return jax.tree_util.tree_flatten_with_path(tree)[0]
 
 
 def _is_table(path: tuple[Any, ...]) -> bool:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import optax
 
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.objectives.abilities import TrainsRows
 from xlme_jax.objectives.base import Metrics, Objective, Params, WarmStart, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
@@ -203,13 +202,12 @@ def compile_step(
         task_counts=task_counts,
     )
     step = make_step(objective)
-    if isinstance(objective, TrainsRows) and objective.lazy_tokens:
+    if objective.lazy_tokens:
         from xlme_jax.training.row_updates import lazy_step
 
         step = lazy_step(objective, make_step)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    devices: Any = abstract.step.sharding.device_set
-    platforms = {device.platform for device in devices}
+    platforms = {device.platform for device in abstract.step.sharding.device_set}
     options: dict[str, Any] = {**config.xla_options()}
     if platforms == {"cpu"}:
         # Without this, XLA copies both of Adam's moments in each step before it changes them.
