@@ -116,13 +116,10 @@ def choose(
         remains &= ~applies
     best, has_negative = remains.argmax(axis=1), remains[source_of].any(axis=1)
     of_sources = occurs[nearest[np.arange(len(best)), best]]
-    scores = cosines[np.arange(len(best)), best]
-    means = (of_pairs[has_negative].mean(), scores[source_of][has_negative].mean())
-    return Negatives(
-        np.where(has_negative, of_sources[source_of], -1),
-        counts,
-        (float(means[0]), float(means[1])) if has_negative.any() else (np.nan, np.nan),
-    )
+    scores, means = cosines[np.arange(len(best)), best], (np.nan, np.nan)
+    if has_negative.any():
+        means = of_pairs[has_negative].mean(), scores[source_of][has_negative].mean()
+    return Negatives(np.where(has_negative, of_sources[source_of], -1), counts, means)
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
