@@ -21,8 +21,6 @@ from pathlib import Path
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.runs import assembly, evaluating
 from xlme_jax.studies.papers import comparison_page
-from xlme_jax.studies.reports import run_page
-run_page.write_report = lambda *_, **__: None  # Seconds of drawing, and tested elsewhere.
 folder, *flags = sys.argv[1:]
 files, bindings = [], []
 for flag in command_line.gin_flags(flags):
@@ -86,7 +84,8 @@ def check(tmp_path, folder):
 
 def test_runs_on_a_schedule_on_a_checkpoint_and_in_a_report(tmp_path, outside, flags):
     folder, variables = outside
-    tiny.run(["-c", SCRIPT, str(folder), *flags], variables=variables)
+    modules = (*tiny.TRAINING, "xlme_jax.runs.evaluating")
+    tiny.run(["-c", SCRIPT, str(folder), *flags], variables=variables, modules=modules)
     check(tmp_path, folder)
     # The run's own settings, and the folder that `evaluate` was given.
     config = (tmp_path / "pretrained" / "config.gin").read_text()

@@ -12,7 +12,7 @@ from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.runs import assembly
 from xlme_jax.studies.reports import run_page
-from xlme_jax.training import loop
+from xlme_jax.training import loop, sharded_state
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 
@@ -55,6 +55,7 @@ def run(model_dir, data_dir, resume_with_changes=False, **bindings):
     with (
         mock.patch.object(run_page, "write_report"),  # Seconds of drawing, and tested elsewhere.
         mock.patch.object(loop, "compile_step", _compiled_once(config)),
+        mock.patch.object(sharded_state, "_init", _init_once(config)),
     ):
         text = loading.operative_config()
         return jax.device_get(assembly.train(config, text, resume_with_changes=resume_with_changes))
@@ -75,12 +76,7 @@ def run_and_read(model_dir, data_dir, **bindings):
 
 def _compiled_once(config):
     """Returns `compile_step`, which traces the step of runs that differ in no part of it once."""
-    settings = config.loop
-    parts = LoopConfig(
-        settings.train_steps, seed=settings.seed, micro_batches=settings.micro_batches
-    )
-    key = repr(dataclasses.replace(config, model_dir="", loop=parts, evaluators=()))
-    compile_step = loop.compile_step
+    key, compile_step = _parts(config), loop.compile_step
 
     def compiled(*arguments):
         if key not in _steps:
@@ -91,6 +87,29 @@ def _compiled_once(config):
 
 
 _steps = {}
+
+
+def _init_once(config):
+    """Returns `_init`, by which initial states of such runs are traced and compiled once."""
+    parts, init = _parts(config), sharded_state._init
+
+    def found(objective, optimizer, seed):
+        kinds = type(objective), optimizer.init.__qualname__
+        return _inits.setdefault((parts, seed, kinds), init(objective, optimizer, seed))
+
+    return found
+
+
+_inits = {}
+
+
+def _parts(config):
+    """Returns a text of all in which the programs of two runs may differ."""
+    settings = config.loop
+    parts = LoopConfig(
+        settings.train_steps, seed=settings.seed, micro_batches=settings.micro_batches
+    )
+    return repr(dataclasses.replace(config, model_dir="", loop=parts, evaluators=()))
 
 
 def saved(model_dir, step, state):

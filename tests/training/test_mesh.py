@@ -200,7 +200,8 @@ print("FACTS", json.dumps({
 @pytest.fixture(scope="module")
 def facts():
     gin_file = str(tiny.REPOSITORY / "tests" / "tiny.gin")
-    output = tiny.run(["-c", EIGHT_DEVICES, gin_file], devices=8)
+    script = ["-c", EIGHT_DEVICES, gin_file]
+    output = tiny.run(script, devices=8, modules=tiny.TRAINING)
     return json.loads(output.split("FACTS ")[1].splitlines()[0])
 
 
