@@ -10,7 +10,7 @@ from xlme_jax.ops.implementations import MASKED
 
 
 class Cache(NamedTuple):
-    """What a decoder layer keeps of the tokens decoded so far, for W hypotheses of each row.
+    """Keys and values of the tokens that a decoder layer has read, for W hypotheses of each row.
 
     The axis of heads comes before the axis of tokens, so that XLA's products read a cache as it
     lies in memory.

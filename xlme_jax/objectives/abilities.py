@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # A pre-training run loads neither benchmarks nor decoding.
 
 @runtime_checkable
 class Reads(Protocol):
-    """Shows what the system reads of a batch, and what it predicts, token by token."""
+    """Shows the tokens that the system reads of a batch, and those that it predicts."""
 
     def read(
         self, batch: Batch, rng: jax.Array, params: Params | None = None

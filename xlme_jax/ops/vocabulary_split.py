@@ -96,7 +96,7 @@ class VocabularySplit:
         return parts // jax.lax.axis_size(self.vocabulary) if self.vocabulary else parts
 
     def gather(self, x: jax.Array) -> jax.Array:
-        """Returns the batch rows of all devices that have other parts of the vocabulary."""
+        """Gathers the batch rows along the axes that split both rows and vocabulary."""
         return jax.lax.all_gather(x, self._shared, tiled=True) if self._shared else x
 
     def local_rows(self, x: jax.Array, rows: int) -> jax.Array:
