@@ -45,7 +45,6 @@ def lazy_step(objective: Objective, make_step: Callable[[Objective], Step]) -> S
     Returns:
       A function to be jitted: (state, batch) -> (state, metrics).
     """
-
     whole = cast(ReadsRows, objective)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:

@@ -207,7 +207,8 @@ def compile_step(
 
         step = lazy_step(objective, make_step)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    platforms = {device.platform for device in abstract.step.sharding.device_set}
+    devices: Any = abstract.step.sharding.device_set
+    platforms = {device.platform for device in devices}
     options: dict[str, Any] = {**config.xla_options()}
     if platforms == {"cpu"}:
         # Without this, XLA copies both of Adam's moments in each step before it changes them.
