@@ -88,7 +88,7 @@ def test_pictures_are_drawn_for_what_is_there():
 
 def test_evaluate_draws_similarity_beside_its_results():
     rows = tatoeba(scored()) + tatoeba(scored(1), name="untrained")
-    files = evaluating._picture("tatoeba", Outcome(tuple(rows), {}))
+    files = evaluating._layer_pictures("tatoeba", Outcome(tuple(rows), {}))
     assert list(files) == ["tatoeba_readouts.png", "tatoeba_similarity.png"]
     assert files["tatoeba_similarity.png"].startswith(b"\x89PNG")
-    assert evaluating._picture("wordalign", Outcome((), {})) == {}
+    assert evaluating._layer_pictures("wordalign", Outcome((), {})) == {}
