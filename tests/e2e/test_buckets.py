@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("faultless")]
 def bucket(tmp_path_factory):
     """Returns a bucket that holds the tiny data set in gs://bucket/data."""
     bucket = buckets.Bucket(tmp_path_factory.mktemp("bucket"))
-    write = "import sys, tiny; tiny.write_tiny_data('gs://bucket/data')"
+    write = "from helpers import tiny; tiny.write_tiny_data('gs://bucket/data')"
     tiny.start(["-c", write], variables=variables(bucket), stdout=None).wait()
     yield bucket
     bucket.stop()
