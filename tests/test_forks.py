@@ -53,11 +53,13 @@ def test_ends_as_python_ends(text, code, said):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it(number):
-    with copy("print('ready', flush=True); import time; time.sleep(600)") as process:
+    # A shell starts what it runs in the background with SIGINT ignored.
+    text = "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    with copy(f"{text}; print('ready', flush=True); time.sleep(60)") as process:
         assert process.stdout.readline() == "ready\n"
         assert process.poll() is None
         process.send_signal(number)
-        assert process.wait(60) == -number
+        assert process.wait(50) == -number
 
 
 def test_files_and_input_are_those_given(tmp_path):
