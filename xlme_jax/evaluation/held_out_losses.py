@@ -117,11 +117,7 @@ class HeldOut(Measure):
                 "measured by @TaskEvaluation())"
             )
         objective = config.build(context.dataset.vocabulary_size, context.dtype)
-        streams = [
-            _without_negatives(stream)
-            for stream in context.streams
-            if stream.name in objective.inputs
-        ]
+        streams = [_without_negatives(s) for s in context.streams if s.name in objective.inputs]
         measures = [
             _OfStream(objective, stream_pass, streams, context)
             for stream_pass in _passes(context, streams, self)
