@@ -182,8 +182,7 @@ def compile_step(
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
     """Returns `training.step.make_train_step`, jitted for the devices of the run.
 
-    The function donates the buffers of the old state, which cannot be used after a call. It is
-    compiled at the first call.
+    The function is compiled at its first call. It donates the old state, which is lost by a call.
 
     Args:
       objective: what to train.
@@ -208,9 +207,8 @@ def compile_step(
         step = lazy_step(objective, make_step)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     devices: Any = abstract.step.sharding.device_set
-    platforms = {device.platform for device in devices}
     options: dict[str, Any] = {**config.xla_options()}
-    if platforms == {"cpu"}:
+    if all(device.platform == "cpu" for device in devices):
         # Without this, XLA copies both of Adam's moments in each step before it changes them.
         options.setdefault("xla_cpu_copy_insertion_use_region_analysis", True)
     return jax.jit(

@@ -365,8 +365,8 @@ class ReadPairs(grain.transforms.Map):
             spoken = layouts.side_languages(numbers, draws, stream, self._seed, flips)
             batch["languages"] = layouts.token_values(batch["segment_ids"], rows, spoken)
         if stream.pairs_per_row:
-            most = stream.pairs_per_row * stream.layout.segments
-            batch["starts"] = layouts.segment_starts(batch, most)
+            count = stream.pairs_per_row * stream.layout.segments
+            batch["starts"] = layouts.segment_starts(batch, count)
         if stream.has_tasks:
             of_segments = np.repeat(tasks, len(rows) // len(tasks))
             batch["tasks"] = layouts.token_values(batch["segment_ids"], rows, of_segments)
