@@ -183,8 +183,10 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
         mining.Mining(**settings)
 
 
-def test_a_run_on_triplets_resumes_bitwise(tmp_path, mined, interrupt):
+@pytest.mark.parametrize("one_task", [False, True])
+def test_a_run_on_triplets_resumes_bitwise(tmp_path, mined, interrupt, one_task):
     bindings = {**TRIPLETS, "TRAIN_STEPS": 8, "CHECKPOINT_EVERY": 4}
+    bindings |= {"bitext/PairStream__one_task": one_task}
     expected = run(tmp_path / "whole", mined, **bindings)
     restore = interrupt(7)
     with pytest.raises(Interrupted):
@@ -228,17 +230,6 @@ def test_runs_without_a_third_side_are_refused_before_compilation(
     data = tiny_data if bindings.pop("DATA_DIR", mined) is None else mined
     with pytest.raises(ValueError, match=message):
         run(tmp_path, data, **{**TRIPLETS, **bindings})
-
-
-def test_batches_of_one_task_train_and_resume(tmp_path, mined, interrupt):
-    bindings = {**TRIPLETS, "TRAIN_STEPS": 6, "CHECKPOINT_EVERY": 3}
-    bindings |= {"bitext/PairStream__one_task": True}
-    expected = run(tmp_path / "whole", mined, **bindings)
-    restore = interrupt(5)
-    with pytest.raises(Interrupted):
-        run(tmp_path / "resumed", mined, **bindings)
-    restore()
-    assert_same_bits(run(tmp_path / "resumed", mined, **bindings), expected)
 
 
 @pytest.mark.slow
