@@ -265,15 +265,10 @@ def _finetune_step(results: dict[str, Any]) -> str:
     rows = []
     for found in results["shapes"].values():
         table = found["table"]
-        kinds = ("train", "predict", "file")
-        ratios = [table[kind]["speed_over_peer"] for kind in kinds]
+        ratios = [table[kind]["speed_over_peer"] for kind in ("train", "predict", "file")]
         ratios.append(table["8 batches"]["speed_over_padded"])
         rows.append([_shape(*found["shape"]), *(f"{ratio:.2f}" for ratio in ratios)])
-    kinds = [
-        "train step",
-        "prediction, full rows",
-        "prediction, XNLI's development set",
-    ]
+    kinds = ["train step", "prediction, full rows", "prediction, XNLI's development set"]
     kinds.append("eight train steps with rows as long as their texts, over full rows")
     return markdown(["speed over the peer", *kinds], rows)
 

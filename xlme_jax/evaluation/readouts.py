@@ -195,7 +195,7 @@ def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> 
     for layer in range(len(source)):
         sides = [side[layer] - mean[layer] for side, mean in zip((source, target), centres)]
         is_finite = _is_finite(sides[0]) & _is_finite(sides[1])
-        x, y = (_unit(side[is_finite]) for side in sides)
+        x, y = (unit_rows(side[is_finite]) for side in sides)
         product = x.T @ y
         if is_finite.any():
             left, _, right = np.linalg.svd(product)
@@ -205,7 +205,7 @@ def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> 
     return np.stack(maps).astype(np.float32)
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
+def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Returns rows scaled to length 1, in float64; rows of zeros stay zeros."""
     rows = rows.astype(np.float64)
     return rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)

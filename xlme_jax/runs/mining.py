@@ -23,6 +23,7 @@ from xlme_jax.data.prepared.writer import TripletWriter, write_dataset
 from xlme_jax.data.token_ids import EOS_ID
 from xlme_jax.evaluation import bucc, encoding
 from xlme_jax.evaluation.encoding import Pooling, Text
+from xlme_jax.evaluation.readouts import unit_rows
 from xlme_jax.objectives.pair_contrast import ContrastConfig
 from xlme_jax.runs import trained
 from xlme_jax.storage.files import remove_folder, replace_file
@@ -92,7 +93,7 @@ def choose(
     target_of, candidates, occurs = _numbered(targets)
     sides = embed(distinct), embed(candidates)
     nearest, cosines = bucc.nearest(sides[0], sides[1], settings.range_max)
-    first, second = (_unit(side) for side in sides)
+    first, second = (unit_rows(side) for side in sides)
     of_pairs = np.einsum("nd,nd->n", first[source_of], second[target_of])
     farthest = np.full(len(distinct), np.inf)
     with np.errstate(invalid="ignore"):
@@ -120,12 +121,6 @@ def choose(
     if has_negative.any():
         means = of_pairs[has_negative].mean(), scores[source_of][has_negative].mean()
     return Negatives(np.where(has_negative, of_sources[source_of], -1), counts, means)
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Returns vectors [N, D] scaled to length 1, float64."""
-    vectors = vectors.astype(np.float64)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def _numbered(texts: Sequence[Text]) -> tuple[np.ndarray, list[Text], np.ndarray]:
