@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
 from xlme_jax.data.prepared.finished import remove_unused
@@ -214,7 +215,14 @@ def _embedding(run: trained.LoadedRun, settings: Mining) -> Callable[[Sequence[T
         if long := sum(len(text) > length for text in texts):
             _log.warning("%d of %d texts are cut to %d tokens", long, len(texts), length)
         cut = [encoding.cut(text, length) for text in texts]
-        return encoding.embed(compiled, run.params, encoding.batches(cut, subject.row_multiple))
+        batches = encoding.batches(cut, subject.row_multiple)
+        with tqdm(total=len(batches), desc="encode", unit="batch") as bar:
+
+            def counted(params: Any, rows: Mapping[str, Any]) -> jax.Array:
+                bar.update()
+                return compiled(params, rows)
+
+            return encoding.embed(counted, run.params, batches)
 
     return embed
 
