@@ -5,7 +5,7 @@ import itertools
 import iso639
 import pytest
 
-from xlme_jax.data import cldr_config, languages
+from xlme_jax.data import cldr_config, file_languages, languages
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_CODES
 
 # FLORES-200's codes (NLLB Team, 2022, Table 1).
@@ -199,12 +199,12 @@ def test_scripts_and_names():
 
 def test_words_of_corpora_are_languages_with_a_script_or_among_many_codes():
     names = ["en", "src", "bin", "raw", "log", "src_Latn", "tar", "sh"]
-    tags = languages.tags_of_names(names)
+    tags = file_languages.tags_of_names(names)
     assert tags == {"en": "en", "src_Latn": "sc", "tar": "tar", "sh": "sh"}
     many = "deu eng fra swh spa ita por ron hun fin".split()  # noqa: SIM905
-    assert set(languages.tags_of_names([*names, *many])) == {*names, *many}
+    assert set(file_languages.tags_of_names([*names, *many])) == {*names, *many}
     suffixes = ["en", "swh", "sym", "tar", "sh", "bak", "new", "fr", "id"]
-    assert set(languages.tags_of_suffixes(suffixes)) == {"en", "swh", "fr", "id"}
+    assert set(file_languages.tags_of_suffixes(suffixes)) == {"en", "swh", "fr", "id"}
 
 
 def test_codes_are_spelled_as_what_there_is():

@@ -5,8 +5,7 @@ codes, default scripts, and the language that a macrolanguage's code usually mea
 Unicode CLDR (in `Babel`). Each language, in each script, has one canonical tag, which everything
 keyed by a language uses: data sets, held-out text, means of encodings, choices of checkpoints.
 
-Names of files are harder than codes: ISO 639-3 has Domung (dev), Edo (bin), Logo (log) and
-Logudorese (src). `tags_of_names` and `tags_of_suffixes` say which names are languages.
+Which names of files are languages is said by `data.file_languages`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import dataclasses
 import difflib
 import functools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -122,9 +121,9 @@ def find(code: str) -> Language | None:
             break
         if not script and (named := _script_of(part)):
             script = named
-        elif not region and part.upper() in _english().territories:
+        elif not region and part.upper() in english_locale().territories:
             region = part.upper()
-        elif part.upper() not in _english().variants and not (
+        elif part.upper() not in english_locale().variants and not (
             _GLOTTOCODE.fullmatch(part) and number > 1
         ):
             return None
@@ -204,7 +203,7 @@ def distinct_tags(codes: Iterable[str]) -> dict[str, str]:
         tag, parts = canonical(code), _parts(code)
         if tag in tags.values():
             last = parts[-1]
-            if len(parts) > 1 and last.upper() in _english().territories:
+            if len(parts) > 1 and last.upper() in english_locale().territories:
                 tag += f"-{last.upper()}"
             else:
                 tag += f"-x-{last if _GLOTTOCODE.fullmatch(last) else parts[0]}"
@@ -277,111 +276,6 @@ def nearest_text(code: str) -> str:
     return "; nearest: " + ", ".join(f"{language.tag} ({language.name})" for language in languages)
 
 
-# --- Names of files and folders ---
-
-# Names of parts of corpora, and of files beside corpora, that are codes of ISO 639-3 too.
-_PARTS_OF_CORPORA = """
-    ali all bak bin bpe clf cls cnt con csv dat dep dev dic dir doc dtd dup err ext ids idx inp
-    key lab lbl lem len lex lid log lst map mdl mix mod neu nmt not num old one org out pho pic
-    png pos pre raw ref rej rel res seg sgm spk spl spm src srt std sub sym sys tab tag tbl tcl
-    tem ter tex tgt tmp tmx tok top trg trn tst tsv two txt typ uni url val var ver wav wer xls
-    xml yml
-"""
-_WORDS = frozenset(_PARTS_OF_CORPORA.split())
-# Codes of languages in CLDR that are usual suffixes of files too.
-_SUFFIXES = frozenset(
-    ("aln", "arc", "asc", "ext", "in", "mid", "mo", "new", "sam", "sco", "sh", "vec")
-)
-# If a folder has so many names that are undoubted codes of three letters, its files are named by
-# ISO 639-3, and doubtful names are codes too.
-_ENOUGH = 10
-
-
-def tags_of_names(names: Iterable[str]) -> dict[str, str]:
-    """Returns {name: canonical tag} of the names in one folder that are languages.
-
-    The names stand alone, as `sw` of `sw.txt` or of a folder `sw/` does, and begin in lower case. A
-    word such as `dev`, `raw` or `src` is a language only with a script (`src_Latn`), or among ten
-    or more other codes of three letters.
-    """
-    return _tags(names, _WORDS)
-
-
-def tags_of_suffixes(suffixes: Iterable[str]) -> dict[str, str]:
-    """Returns {suffix: canonical tag} of the suffixes of one stem (`corpus.en`) that are languages.
-
-    The rules are those of `tags_of_names`, with further words (`vec`). A code of three letters that
-    CLDR has no name for is treated as such a word, because nearly every suffix of three letters is
-    in ISO 639-3.
-    """
-    return _tags(suffixes, _WORDS | _SUFFIXES, only_known=True)
-
-
-def tag_of_half(name: str) -> str | None:
-    """Returns the canonical tag of one half of a pair's name (`en` of `en-sw`), or None."""
-    # "bak" is among the words because of backups, but Tatoeba has pairs with Bashkir (bak).
-    is_word = name in _WORDS and name != "bak"
-    # `find` ignores case, but in names of files a code begins in lower case.
-    if is_word or not name[:2].islower():
-        return None
-    language = find(name)
-    return None if language is None else language.tag
-
-
-def why_not(name: str) -> str:
-    """Returns why a name is not taken for a language, and how to write it; "" if it is taken."""
-    language = find(name)
-    if language is None:
-        return f"{name!r} is not a language{nearest_text(name)}"
-    if not name[:2].islower():
-        return f"{name!r} is {language.name} if written as {language.tag!r}"
-    if is_pair(name):
-        return f"{name!r} reads as a pair of languages; {language.tag!r} is {language.name}"
-    if name in tags_of_suffixes([name]):
-        return ""
-    spelling = f"{name}_{language.script if language.script != UNKNOWN_SCRIPT else 'Latn'}"
-    return f"{name!r} is a usual name of files; write {spelling!r} for {language.name}"
-
-
-def is_pair(name: str) -> bool:
-    """Returns whether a name such as `en-ca` is two languages rather than a language in a region.
-
-    `en_CA` is English in Canada. `pt-br` and `zh-tw` could be pairs with Breton and Twi, but no
-    corpus has them, so these names are languages in a region.
-    """
-    halves = name.split("-")
-    return (
-        len(halves) == 2
-        and name not in ("pt-br", "zh-tw")
-        and all(half in _iso_table() for half in halves)
-        and not same_language(halves[0], halves[1])
-    )
-
-
-def _tags(names: Iterable[str], words: Collection[str], only_known: bool = False) -> dict[str, str]:
-    """Returns {name: canonical tag} of the names that are languages; see `tags_of_names`.
-
-    Args:
-      names: Names in one folder.
-      words: Names that are doubtful though they are codes.
-      only_known: Whether codes of three letters that CLDR has no name for are doubtful too.
-    """
-    languages = {name: find(name) for name in names if name[:2].islower() and not is_pair(name)}
-    tags = {name: language for name, language in languages.items() if language is not None}
-
-    def is_doubtful(name: str) -> bool:
-        """Returns whether a name that is a code rather means something else."""
-        if name in words:
-            return True
-        english_names = _english().languages
-        return only_known and len(name) == 3 and not {name, tags[name].code} & english_names.keys()
-
-    certain = {name for name in tags if not is_doubtful(name)}
-    if sum(len(name) == 3 for name in certain) < _ENOUGH:
-        tags = {name: tags[name] for name in tags if name in certain}
-    return {name: language.tag for name, language in tags.items()}
-
-
 # --- Parts of a code ---
 
 
@@ -396,7 +290,7 @@ def _parts(code: str) -> list[str]:
 
 
 @functools.cache
-def _iso_table() -> dict[str, iso639.Language]:
+def iso_table() -> dict[str, iso639.Language]:
     """Returns {code of ISO 639-1, -2 or -3: its language}."""
     import iso639
 
@@ -416,7 +310,7 @@ def _cldr(table: Literal["language_aliases", "likely_subtags"]) -> Mapping[str, 
 
 
 @functools.cache
-def _english() -> babel.Locale:
+def english_locale() -> babel.Locale:
     """Returns CLDR's English names of languages, scripts, regions and variants."""
     from babel import Locale
 
@@ -426,8 +320,8 @@ def _english() -> babel.Locale:
 @functools.cache
 def _codes_of_names() -> dict[str, str]:
     """Returns {English name in lower case: code}."""
-    names = {name.lower(): code for code, name in _english().languages.items() if find(code)}
-    iso = {language.name.lower(): language.part3 for language in _iso_table().values()}
+    names = {name.lower(): code for code, name in english_locale().languages.items() if find(code)}
+    iso = {language.name.lower(): language.part3 for language in iso_table().values()}
     return iso | names
 
 
@@ -450,7 +344,7 @@ def _primary(code: str) -> str | None:
     """Returns a language's code without script, of ISO 639-1 or else 639-3; None if it is none."""
     if code in _PREFERRED or code in _GROUPS or _is_canonical(code):
         return _preferred(code)
-    row = _iso_table().get(code)
+    row = iso_table().get(code)
     if row is not None and row.scope == "S":  # Such as und, mul and zxx.
         return None
     if row is not None and row.part1:
@@ -476,7 +370,7 @@ def _is_canonical(code: str) -> bool:
     Corpora mostly have such codes, and CLDR has all of them. The tables of ISO 639, which take half
     a second to load, are not needed for them.
     """
-    is_of_two_letters = len(code) == 2 and code in _english().languages
+    is_of_two_letters = len(code) == 2 and code in english_locale().languages
     return code in _XLMR_CODES or (is_of_two_letters and code not in _cldr("language_aliases"))
 
 
@@ -484,7 +378,7 @@ def _script_of(part: str) -> str:
     """Returns the ISO 15924 code of the script that a part of a code names, or ""."""
     name = _SCRIPT_WORDS.get(part, part.title() if len(part) == 4 else "")
     name = _STYLES.get(name, name)
-    return name if name in _english().scripts else ""
+    return name if name in english_locale().scripts else ""
 
 
 def _language(code: str, named_script: str, region: str) -> Language:
@@ -501,12 +395,12 @@ def _language(code: str, named_script: str, region: str) -> Language:
     default = default or "Latn" if named_script == "Latn" else default
     script = named_script or implied or default or UNKNOWN_SCRIPT
     script = _SAME_SCRIPT.get((code, script), script)
-    names = _english().languages
-    name = names.get(code) or _GROUPS.get(code) or _iso_table()[code].name
+    names = english_locale().languages
+    name = names.get(code) or _GROUPS.get(code) or iso_table()[code].name
     if script in (default, UNKNOWN_SCRIPT):
         return Language(code, code, script, name)
     tag = f"{code}-{script}"
-    name = f"{name} ({_english().scripts.get(script, script)})"
+    name = f"{name} ({english_locale().scripts.get(script, script)})"
     return Language(_XLMR_SPELLING.get(tag, tag), code, script, name)
 
 
@@ -518,7 +412,7 @@ def _default_script(code: str) -> str:
     for table in ("likely_subtags", "language_aliases"):  # An alias: sh is sr_Latn.
         if name := _script_in(_cldr(table).get(code, "")):
             return name
-    row = _iso_table().get(code)
+    row = iso_table().get(code)
     macrolanguage = _primary(row.macrolanguage) if row is not None and row.macrolanguage else None
     return _default_script(macrolanguage) if macrolanguage else ""
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from xlme_jax.data import languages
+from xlme_jax.data import file_languages, languages
 from xlme_jax.data.text import bitext_files, reading
 from xlme_jax.data.text.decompression import DataError, printable, read_blocks, strip_compression
 from xlme_jax.data.text.opening import utf16_of
@@ -379,7 +379,7 @@ def _tag(code: str) -> str | None:
     code = _OTHER_CODES.get(code, code.removesuffix("_XX"))
     if len(code) > 3 and (language := languages.named(code)):
         return language.tag
-    return languages.tag_of_half(code)
+    return file_languages.tag_of_half(code)
 
 
 def _pair(name: str) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from xlme_jax.data import languages
+from xlme_jax.data import file_languages, languages
 from xlme_jax.data.benchmarks import evaluation_layouts
 from xlme_jax.data.benchmarks.evaluation_layouts import EVERY_LANGUAGE, SetFiles
 from xlme_jax.data.text import columnar
@@ -97,7 +97,7 @@ def read(
             raise DataError(f"{file.path}: empty; download it again, or remove it")
     unknown = sorted(code for code in units if not languages.is_language(code))
     for code in unknown:
-        _log.warning("%s: %s; left out", folder, languages.why_not(code))
+        _log.warning("%s: %s; left out", folder, file_languages.why_not(code))
         report.skip(f"sentence of the unknown language {code!r}", len(units.pop(code)))
     if not files[0].form.unit:
         _check_equal(counts)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from xlme_jax.data import languages
+from xlme_jax.data import file_languages, languages
 from xlme_jax.data.benchmarks.official.finding import UNREADABLE, Skips, numbered_lines
 from xlme_jax.data.text.opening import open_text
 from xlme_jax.data.text.reading import (
@@ -368,9 +368,9 @@ def english_first(name: str) -> str:
 def languages_of_pair(name: str) -> tuple[str, ...]:
     """Returns the two languages that a name such as "en-fr_dev" begins with; () if it does not."""
     match = _NAME.match(name)
-    if match is None or not all(map(languages.tag_of_half, match.groups())):
+    if match is None or not all(map(file_languages.tag_of_half, match.groups())):
         return ()
-    if languages.is_language(match[0]) and not languages.is_pair(match[0]):
+    if languages.is_language(match[0]) and not file_languages.is_pair(match[0]):
         return ()  # A language in a region: `pt-br`.
     return match[1], match[2]
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xlme_jax.data import languages
+from xlme_jax.data import file_languages, languages
 from xlme_jax.data.text import pair_scores, reading
 from xlme_jax.data.text.decompression import DataError, strip_compression
 from xlme_jax.data.text.pair_kinds import (
@@ -220,7 +220,7 @@ def _halves(name: str) -> list[tuple[str, str]]:
     """
     parts = name.split("-")
     splits = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
-    tags = [(languages.tag_of_half(a), languages.tag_of_half(b)) for a, b in splits]
+    tags = [(file_languages.tag_of_half(a), file_languages.tag_of_half(b)) for a, b in splits]
     return [split for split, (a, b) in zip(splits, tags) if a and b and a != b]
 
 
@@ -261,7 +261,7 @@ def _canonical_name(pair: str) -> str:
     """
     splits = _halves(pair)
     if len(splits) != 1:
-        reasons = "; ".join(filter(None, map(languages.why_not, pair.split("-", 1))))
+        reasons = "; ".join(filter(None, map(file_languages.why_not, pair.split("-", 1))))
         raise DataError(
             f"pairs: {pair!r} is not one language pair such as 'en-sw'"
             + (f" ({reasons})" if reasons and not splits else "")
@@ -345,12 +345,12 @@ def _why_unread(name: str) -> str:
     if suffix in _BINARY:
         return _BINARY[suffix]
     if suffix == "txt":
-        return languages.why_not(stem)
+        return file_languages.why_not(stem)
     if f".{suffix}" in (*BY_SUFFIX, pair_scores.SUFFIX):
         return "no language pair in its name"
     if f".{suffix}" in reading.OTHER_FORMATS:
         return "not a format of pairs; --tasks=table and table_pairs read tables"
-    return languages.why_not(suffix) or "no text of another language with this stem beside it"
+    return file_languages.why_not(suffix) or "no text of another language with this stem beside it"
 
 
 def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
@@ -381,7 +381,7 @@ def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
         suffix = strip_compression(present.name).rpartition(".")[2]
         missing = _SIDES[1 - end][0] if suffix in _SIDES[end] else pair[1 - end]
         raise DataError(f"{stem}.{missing}: missing; add it, or remove its other half {present}")
-    by_language = languages.tags_of_suffixes(files)
+    by_language = file_languages.tags_of_suffixes(files)
     pairs = itertools.combinations(sorted(by_language), 2)
     return [
         canonical_source("moses", (a, b), files[a], files[b])

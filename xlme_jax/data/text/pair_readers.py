@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from xlme_jax.data import languages
+from xlme_jax.data import file_languages, languages
 from xlme_jax.data.text import pair_scores, reading
 from xlme_jax.data.text.decompression import (
     Allowance,
@@ -213,10 +213,12 @@ def multiway_files(directory: Path) -> dict[Path, str]:
         # `ids.txt` has ids, and is not text in Idesa, whose code is `ids`.
         if dot and suffix == "txt" and f"{name}.txt" != UNIT_IDS:
             names[path] = name
-    tags = languages.tags_of_names(names.values())
+    tags = file_languages.tags_of_names(names.values())
     if unit_ids_file(directory) is not None:  # Then `ha-ne.txt` is Hausa of Niger, not a pair.
         tags |= {
-            name: languages.canonical(name) for name in names.values() if languages.is_pair(name)
+            name: languages.canonical(name)
+            for name in names.values()
+            if file_languages.is_pair(name)
         }
     return {path: tags[name] for path, name in names.items() if name in tags}
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from xlme_jax.data import languages
+from xlme_jax.data import file_languages, languages
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS
 from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
 from xlme_jax.data.text.opening import is_utf8, text_blocks
@@ -558,7 +558,7 @@ def discover_documents(
     names = [path.name for path in folders]
     for path in (*words, *folders):
         names += _language_words(path.name)
-    tags = languages.tags_of_names(names)
+    tags = file_languages.tags_of_names(names)
     if chosen is not None:  # A word such as `log` is a language if it is asked for.
         tags |= dict(zip(chosen, canonical_languages(chosen)))
     files: dict[str, list[Path]] = {}
@@ -581,7 +581,7 @@ def discover_documents(
             unread[f"{sub.name}/"] = sub.name
 
     def reason(name: str) -> str:
-        return languages.why_not(unread[name]) if unread[name] else ""
+        return file_languages.why_not(unread[name]) if unread[name] else ""
 
     remedy = "name text after its language, such as sw.txt or sw/"
     report_unread(folder, unread, reason, remedy)

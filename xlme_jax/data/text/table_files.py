@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from xlme_jax.data import languages
+from xlme_jax.data import file_languages, languages
 from xlme_jax.data.text import bitext_files, reading
 from xlme_jax.data.text.bitext_files import Selection
 from xlme_jax.data.text.decompression import DataError, printable, strip_compression
@@ -171,7 +171,7 @@ def _language_of(path: Path, root: Path) -> str | None:
     for name in _names(path, root):
         parts = name.split(".")
         candidates = [part for part in (parts[0], parts[-1]) if part not in _SPLITS]
-        tags = languages.tags_of_names(candidates)
+        tags = file_languages.tags_of_names(candidates)
         if tag := next((tags[part] for part in candidates if part in tags), None):
             return tag
     return None
@@ -254,9 +254,9 @@ def _raise_unnamed(path: Path, root: Path) -> NoReturn:
     names = [name for name in _names(path, root) if name not in _SPLITS][:2]
     raise DataError(
         f"{path}: no language in the name of the file or of its folder "
-        f"({'; '.join(map(languages.why_not, names)) or 'none'}); pass --text_language=CODE, or "
-        "--language_column=NAME if a column has it, or name the file as en.parquet, or move it out "
-        "of this folder"
+        f"({'; '.join(map(file_languages.why_not, names)) or 'none'}); pass --text_language=CODE, "
+        "or --language_column=NAME if a column has it, or name the file as en.parquet, or move it "
+        "out of this folder"
     )
 
 

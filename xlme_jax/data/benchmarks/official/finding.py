@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from xlme_jax.data import languages
+from xlme_jax.data import file_languages, languages
 from xlme_jax.data.benchmarks.examples import Example
 from xlme_jax.data.text.reading import (
     DataError,
@@ -212,7 +212,7 @@ def _languages(fields: dict[str, str], tags: Mapping[str, str]) -> tuple[str, ..
     if "context" in fields:
         context, question = fields["context"], fields["question"]
         return (context if context == question else f"{context}-{question}",)
-    return tuple(languages.tags_of_names([fields["language"]]))
+    return tuple(file_languages.tags_of_names([fields["language"]]))
 
 
 @dataclasses.dataclass(frozen=True)
