@@ -130,7 +130,7 @@ def test_more_steps_say_how_the_learning_rate_changes(resumes, caplog):
     now = 2e-3 * (200 - 90) / 180
     assert f"it was {last:.3g} at step 90, and is {now:.3g} at step 91" in said
     assert f"({former:.3g} by the former schedule)" in said
-    assert "falls to 0 at step 200, not 100, after a warm-up of 20 steps (10 before)" in said
+    assert "the warm-up is 20 steps long (10 before)" in said
 
 
 def test_a_finished_run_that_goes_on_is_told_that_its_rate_was_zero(resumes, caplog):
@@ -141,7 +141,7 @@ def test_a_finished_run_that_goes_on_is_told_that_its_rate_was_zero(resumes, cap
 
 def test_fewer_steps_that_are_still_ahead_say_so_too(resumes, caplog):
     assert resumes(TRAIN_STEPS=95) == {"TRAIN_STEPS": "100 -> 95"}
-    assert "falls to 0 at step 95, not 100" in caplog.text
+    assert "(TRAIN_STEPS = 95, and 100 in the run" in caplog.text
 
 
 def test_an_allowed_change_of_the_rate_says_it(resumes, caplog):

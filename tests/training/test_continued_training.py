@@ -27,7 +27,7 @@ def run(model_dir, steps, optimizer, begin=0, stop=NEVER, **settings):
     batches = Batches()
     batches.number = begin
     config = LoopConfig(train_steps=steps, checkpoint_every=2, **settings)
-    schedule = optimizer.schedule(steps)
+    schedule = optimizer.learning_rates(steps)
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
     made = optimizer.build(steps)
     one = Run(
@@ -59,7 +59,7 @@ def first(tmp_path_factory):
     steps = 2 * FIRST
     with pytest.raises(Stopped):
         run(model_dir, steps, optimizer, stop=StopAt(FIRST))
-    return model_dir, float(optimizer.schedule(steps)(FIRST))
+    return model_dir, float(optimizer.learning_rates(steps)(FIRST))
 
 
 def go_on(model_dir, first, steps=MORE, init_optimizer=True, **options):

@@ -25,27 +25,27 @@ def tree(seed):
 def test_the_defaults_are_table_10():
     config = OptimizerConfig()
     assert config.learning_rate == 5e-4
-    assert float(config.schedule(125_000)(10_000)) == pytest.approx(5e-4)
-    assert float(config.schedule(125_000)(9_999)) < 5e-4
+    assert float(config.learning_rates(125_000)(10_000)) == pytest.approx(5e-4)
+    assert float(config.learning_rates(125_000)(9_999)) < 5e-4
     assert (config.b1, config.b2, config.eps) == (0.9, 0.98, 1e-6)
     assert (config.weight_decay, config.clip_norm) == (0.01, 2.0)
 
 
 def test_the_schedule_rises_to_the_peak_and_falls_to_zero():
-    schedule = OptimizerConfig(learning_rate=4.0, warmup_steps=10).schedule(50)
+    schedule = OptimizerConfig(learning_rate=4.0, warmup_steps=10).learning_rates(50)
     values = [float(schedule(step)) for step in (0, 1, 5, 10, 11, 30, 49, 50, 60)]
     np.testing.assert_allclose(values, [0, 0.4, 2, 4, 3.9, 2, 0.1, 0, 0], atol=1e-6)
 
 
 def test_the_schedule_without_warmup_begins_at_the_peak():
-    schedule = OptimizerConfig(learning_rate=4.0, warmup_steps=0).schedule(4)
+    schedule = OptimizerConfig(learning_rate=4.0, warmup_steps=0).learning_rates(4)
     np.testing.assert_allclose([float(schedule(step)) for step in range(5)], [4, 3, 2, 1, 0])
 
 
 @pytest.mark.parametrize("steps", [5, 10])
 def test_a_warmup_that_does_not_end_is_refused(steps):
     with pytest.raises(ValueError, match=rf"warmup_steps = 10 must be smaller .* {steps}"):
-        OptimizerConfig(warmup_steps=10).schedule(steps)
+        OptimizerConfig(warmup_steps=10).learning_rates(steps)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_update_is_adamw_on_clipped_gradients():
     config = OptimizerConfig(learning_rate=0.1, warmup_steps=2, clip_norm=1.5)
     ours = config.build(20)
     theirs = optax.adamw(
-        config.schedule(20), b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, mask=decay_mask
+        config.learning_rates(20), b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, mask=decay_mask
     )
     params = other = tree(0)
     state, other_state = ours.init(params), theirs.init(other)
@@ -124,7 +124,7 @@ def test_biases_and_normalisation_of_the_real_model_do_not_decay(run):
 
 def test_warm_up_follows_the_steps_unless_its_own_steps_are_given():
     config = OptimizerConfig(learning_rate=4.0, warmup_fraction=0.1)
-    assert [float(config.schedule(50)(step)) for step in (0, 5)] == [0.0, 4.0]
-    assert float(config.schedule(500)(50)) == 4.0
+    assert [float(config.learning_rates(50)(step)) for step in (0, 5)] == [0.0, 4.0]
+    assert float(config.learning_rates(500)(50)) == 4.0
     both = dataclasses.replace(config, warmup_steps=10)
-    assert float(both.schedule(50)(5)) == 2.0
+    assert float(both.learning_rates(50)(5)) == 2.0

@@ -116,7 +116,7 @@ def assemble(
         objective = attention.objective.build(dataset.vocabulary_size, dtype)
         built = built._replace(objective=objective)
     model_dir = as_path(config.model_dir)
-    schedule = config.optimizer.schedule(settings.train_steps)
+    schedule = config.optimizer.learning_rates(settings.train_steps)
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
     abstract = states.abstract_state(objective, optimizer, mesh, settings.seed)

@@ -209,8 +209,8 @@ def schedule_change(
     (old, old_steps), (new, new_steps) = before, now
     if step >= new_steps:
         return ""
-    old_rate = old.optimizer.schedule(old_steps)
-    rate = float(new.optimizer.schedule(new_steps)(step))
+    old_rate = old.optimizer.learning_rates(old_steps)
+    rate = float(new.optimizer.learning_rates(new_steps)(step))
     former = float(old_rate(min(step, old_steps)))  # The rate is 0 after the end of a run.
     warmups = old.optimizer.warmup(old_steps), new.optimizer.warmup(new_steps)
     if (former, old_steps, warmups[0]) == (rate, new_steps, warmups[1]):
@@ -219,8 +219,8 @@ def schedule_change(
         f"The learning rate follows another schedule from here on (TRAIN_STEPS = {new_steps:,}, "
         f"and {old_steps:,} in the run that saved step {step:,}): it was "
         f"{float(old_rate(step - 1)):.3g} at step {step:,}, and is {rate:.3g} at step {step + 1:,} "
-        f"({former:.3g} by the former schedule); it falls to 0 at step {new_steps:,}, not "
-        f"{old_steps:,}, after a warm-up of {warmups[1]:,} steps ({warmups[0]:,} before)."
+        f"({former:.3g} by the former schedule); the warm-up is {warmups[1]:,} steps long "
+        f"({warmups[0]:,} before)."
     ]
     sentences += [
         f"The {stream.robust.updates} updates of the sampling weights of stream {stream.name!r} "

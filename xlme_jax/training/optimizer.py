@@ -1,4 +1,4 @@
-"""Adam with linear warm-up and decay, as in XLM-E's Table 10."""
+"""Adam with linear warm-up and decay, as in XLM-E's Table 10; `training.schedules` has others."""
 
 import dataclasses
 from typing import Any
@@ -14,14 +14,35 @@ _NOT_DECAYED = ("bias", "scale", "w")
 
 
 @dataclasses.dataclass(frozen=True)
+class Linear:
+    """After the warm-up, the learning rate falls linearly to 0: the schedule of the papers.
+
+    Other schedules derive from this class.
+    """
+
+    def after_warmup(self, peak: float, warmup: int, train_steps: int) -> optax.Schedule:
+        """Returns the learning rate as a function: number of updates since the warm-up -> float32.
+
+        Args:
+          peak: the learning rate at the end of the warm-up, where the function begins.
+          warmup: steps of the warm-up.
+          train_steps: steps of the run in all. After the last update the rate is at its end.
+
+        Raises:
+          ValueError: the schedule does not fit into the run; the message names the field.
+        """
+        del self
+        return optax.linear_schedule(peak, 0.0, train_steps - warmup)
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """Hyper-parameters of XLM-E's pre-training (Table 10).
 
     Attributes:
       learning_rate: peak.
       warmup_steps: steps of linear warm-up. The first update has rate 0, update `warmup_steps` + 1
-        the peak; then the rate falls linearly and would be 0 one update after the last.
-        None takes `warmup_fraction` of the steps, or without it the paper's 10,000.
+        the peak. None takes `warmup_fraction` of the steps, or without it the paper's 10,000.
       warmup_fraction: share of the steps to warm up in; `warmup_steps` takes precedence.
       b1: decay of the first moment.
       b2: decay of the second moment.
@@ -29,6 +50,8 @@ class OptimizerConfig:
       weight_decay: decoupled, scaled by the learning rate.
       decay_all: decay biases and normalisation too.
       clip_norm: global gradient norm above which gradients are scaled down.
+      schedule: the learning rate after the warm-up. It falls linearly, and would be 0 one update
+        after the last. `@WSD()`, `@Cosine()` and `@Constant()` are others.
     """
 
     learning_rate: float = 5e-4
@@ -40,6 +63,7 @@ class OptimizerConfig:
     weight_decay: float = 0.01
     decay_all: bool = False
     clip_norm: float = 2.0
+    schedule: Any = Linear()
 
     def __post_init__(self) -> None:
         if self.learning_rate <= 0:
@@ -51,6 +75,11 @@ class OptimizerConfig:
             )
         if self.clip_norm <= 0:
             raise ValueError(f"Optimizer.clip_norm = {self.clip_norm} must be positive.")
+        if not isinstance(self.schedule, Linear):
+            raise ValueError(
+                f"Optimizer.schedule = {self.schedule!r} is no schedule; bind @Linear(), @WSD(), "
+                "@Cosine() or @Constant()."
+            )
 
     def warmup(self, train_steps: int) -> int:
         """Returns the number of warm-up steps in a run of `train_steps`."""
@@ -60,11 +89,11 @@ class OptimizerConfig:
             return round(self.warmup_fraction * train_steps)
         return 10_000
 
-    def schedule(self, train_steps: int) -> optax.Schedule:
+    def learning_rates(self, train_steps: int) -> optax.Schedule:
         """Returns the learning rate as a function: number of earlier updates -> float32.
 
         Raises:
-          ValueError: the warm-up does not end before the run.
+          ValueError: the warm-up does not end before the run, or the schedule does not fit into it.
         """
         warmup = self.warmup(train_steps)
         if warmup >= train_steps:
@@ -75,7 +104,7 @@ class OptimizerConfig:
         return optax.join_schedules(
             [
                 optax.linear_schedule(0.0, self.learning_rate, warmup),
-                optax.linear_schedule(self.learning_rate, 0.0, train_steps - warmup),
+                self.schedule.after_warmup(self.learning_rate, warmup, train_steps),
             ],
             [warmup],
         )
@@ -88,7 +117,7 @@ class OptimizerConfig:
             optax.add_decayed_weights(
                 self.weight_decay, mask=None if self.decay_all else decay_mask
             ),
-            optax.scale_by_learning_rate(self.schedule(train_steps)),
+            optax.scale_by_learning_rate(self.learning_rates(train_steps)),
         )
 
 
