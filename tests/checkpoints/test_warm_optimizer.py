@@ -123,5 +123,5 @@ def test_damaged_moments_are_found(run, tmp_path):
     text = record.read_text()
     digest = re.search(r'"opt_state\.1\.nu\.layer\.bias": ?"(\w+)"', text)[1]
     record.write_text(text.replace(digest, "0" * len(digest)))
-    with pytest.raises(ValueError, match=r"INIT_FROM: the checkpoint .* is damaged"):
+    with pytest.raises(ValueError, match=r"The checkpoint .* to start from is damaged"):
         warm_optimizer(copy, wanted())

@@ -93,8 +93,8 @@ def checkpoint_of(run: Path) -> Path:
     if not (steps := saved_steps(folder)):
         problem = "has no checkpoint" if run.exists() else f"does not exist{_suggestion(run)}"
         raise ValueError(
-            f"{str(run)!r} (INIT_FROM or --checkpoint) {problem}; pass the MODEL_DIR of a run, or "
-            f"one of its {FOLDER}/STEP folders."
+            f"{str(run)!r} (INIT_FROM, BRANCH_FROM or --checkpoint) {problem}; pass the MODEL_DIR "
+            f"of a run, or one of its {FOLDER}/STEP folders."
         )
     best = read_best(run)
     step = next(iter(best.values()))[0] if best else max(steps)
@@ -280,7 +280,7 @@ def damage_if_unsealed(checkpoint: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def named_source(checkpoint: Path) -> Iterator[None]:
-    """Converts Damaged to a CheckpointError for the checkpoint that INIT_FROM names.
+    """Converts Damaged to a CheckpointError for the checkpoint that a new run starts from.
 
     The damaged checkpoint, which belongs to another run, is not moved.
     """
@@ -288,8 +288,8 @@ def named_source(checkpoint: Path) -> Iterator[None]:
         yield
     except Damaged as error:
         raise CheckpointError(
-            f"INIT_FROM: the checkpoint {checkpoint} is damaged: {error}. Choose another one in "
-            f"{checkpoint.parent}, or unset INIT_FROM."
+            f"The checkpoint {checkpoint} to start from is damaged: {error}. Choose another one in "
+            f"{checkpoint.parent}, or unset INIT_FROM or BRANCH_FROM."
         ) from error
 
 

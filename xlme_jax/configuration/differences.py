@@ -139,7 +139,12 @@ def _normalized(
     dtype = config.compute_dtype
     if dtype == "auto":
         dtype = jnp.dtype(config.dtype_on(platform)).name
-    source = config.loop.init_from
+    loop = config.loop
+    sources: dict[str, Any] = {
+        name: _absolute(path)
+        for name in ("init_from", "branch_from")
+        if (path := getattr(loop, name)) is not None
+    }
     optimizer = dataclasses.replace(
         config.optimizer, warmup_steps=config.optimizer.warmup(steps), warmup_fraction=None
     )
@@ -147,9 +152,7 @@ def _normalized(
         config,
         compute_dtype=dtype,
         optimizer=optimizer,
-        loop=dataclasses.replace(
-            config.loop, init_from=None if source is None else _absolute(source)
-        ),
+        loop=dataclasses.replace(loop, **sources),
         streams=tuple(
             dataclasses.replace(stream, weight=1.0, weights=_factors(stream))
             for stream in config.streams

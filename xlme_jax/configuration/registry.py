@@ -14,7 +14,15 @@ from xlme_jax.configuration.values import ConfigError, convert, type_name
 from xlme_jax.evaluation import measures
 
 # Macros that every configuration defines, so that every run can override them.
-MACROS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
+MACROS = (
+    "MODEL_DIR",
+    "DATA_DIR",
+    "INIT_FROM",
+    "BRANCH_FROM",
+    "TRAIN_STEPS",
+    "CHECKPOINT_EVERY",
+    "SEED",
+)
 
 # {gin name: "module:class" in this package}. A run imports only the classes that its files name.
 SYSTEMS = {

@@ -68,6 +68,10 @@ def train(
         from xlme_jax.runs import agreement
 
         agreement.check_start(config, config_text, resume_with_changes)
+    if config.loop.branch_from is not None:
+        from xlme_jax.runs import branching
+
+        resume_with_changes |= branching.begin(config.loop.branch_from, as_path(config.model_dir))
     run = assemble(config, config_text, prepare_command, command, resume_with_changes)
     is_first = jax.process_index() == 0
     reserved = locks.hold_run(run.model_dir) if is_first else contextlib.nullcontext()

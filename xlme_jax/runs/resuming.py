@@ -130,7 +130,7 @@ def _configuration(
         problem = f"{where}, whose configuration this version cannot read: {error}"
         if not with_changes:
             raise ValueError(f"{problem}\n{_ALLOW}") from error
-        _log.warning("%s Resuming with the configuration of now, as the flag allows.", problem)
+        _log.warning("%s Going on with the configuration of now.", problem)
         return None
     return config
 
@@ -193,7 +193,7 @@ def _refuse_or_report(
     problem = "\n".join([f"{where}, of a run with another configuration:", *lines])
     if not with_changes:
         raise ValueError(f"{problem}\n{_ALLOW}")
-    _log.warning("%s\nResuming it with the values of now, as the flag allows.", problem)
+    _log.warning("%s\nGoing on with the values of now.", problem)
 
 
 def schedule_change(

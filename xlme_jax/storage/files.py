@@ -141,12 +141,12 @@ def move_folder(source: pathlib.Path, target: pathlib.Path) -> None:
             raise
         if target.is_dir() and any(target.iterdir()):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(target)) from error
-    _copy_files(source, target)
+    copy_files(source, target)
     shutil.rmtree(source)
 
 
-def _copy_files(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies all files of a local folder, `config.json` last, as readers look for that file."""
+def copy_files(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copies all files of a folder, `config.json` last, as readers look for that file."""
     files = [path for path in source.rglob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: (path.name == "config.json", path)):
         destination = target / path.relative_to(source).as_posix()
@@ -155,14 +155,15 @@ def _copy_files(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def copy_file(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies a file from a local path to a bucket, from a bucket to a local path, or locally.
-
-    Does not copy within or between buckets. The folder of a local target must exist.
+    """Copies a file, locally or from or to a bucket; the folder of a local target must exist.
 
     Raises:
       OSError: a file cannot be read or written; the error names the object or the local file.
     """
-    if is_bucket(target):
+    if is_bucket(source) and is_bucket(target):
+        with naming(target):
+            file_system().copy(str(source), str(target))
+    elif is_bucket(target):
         with naming(target):
             file_system().put_file(str(source), str(target))
     elif is_bucket(source):
@@ -185,7 +186,7 @@ def local_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     with tempfile.TemporaryDirectory(prefix="xlme_jax-") as name:
         local = pathlib.Path(name)
         yield local
-        _copy_files(local, folder)
+        copy_files(local, folder)
 
 
 def check_output(file: pathlib.Path, example: str) -> None:

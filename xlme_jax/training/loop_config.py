@@ -27,6 +27,8 @@ class LoopConfig:
       init_optimizer: take Adam's moments and its count of updates from `init_from` too
         (`checkpoints.warm_optimizer`); False starts with a fresh optimizer. The schedule of the
         learning rate starts at step 0 either way.
+      branch_from: MODEL_DIR or checkpoint of the same system and data that the run goes on from, if
+        it is new: with its weights, optimizer, step and position in the data (`runs.branching`).
       max_skipped: number of consecutive updates skipped, because loss or gradient was not finite,
         after which `on_divergence` applies.
       on_divergence: "stop" ends the run; "roll_back" restores the newest checkpoint and continues
@@ -48,6 +50,7 @@ class LoopConfig:
     seed: int = 0
     init_from: str | None = None
     init_optimizer: bool = False
+    branch_from: str | None = None
     max_skipped: int = 10
     on_divergence: Literal["stop", "roll_back"] = "stop"
     profile_steps: tuple[int, int] | None = None
