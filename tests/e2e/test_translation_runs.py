@@ -77,7 +77,7 @@ def test_the_best_and_the_mean_checkpoint_translate(tmp_path):
     page = write_report(run, Diagnostics(lambda shapes: {})).read_text()
     assert "Held-out translations at step 30" in page and "a word-by-word dictionary: " in page
 
-    averaging.average(run, 3, mean)
+    averaging.average(averaging.last_checkpoints(run, 3), mean)
     texts = ["Greek and French", "English"]
     search = BeamSearch(2)
     best = list(translate(str(run), texts, "ru", search))

@@ -1,5 +1,6 @@
 """Means of checkpoints."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def weights(checkpoint):
 def test_weights_are_numpys_mean_of_the_last_checkpoints(tmp_path, run):
     every = [weights(run / "checkpoints" / str(step)) for step in STEPS]
     for last in (1, 3, 4):
-        found = averaging.average(run, last, tmp_path / str(last))
+        found = averaging.average(averaging.last_checkpoints(run, last), tmp_path / str(last))
         assert found == checkpoint_of(tmp_path / str(last)) and found.name == "8"
         mean = weights(found)
         assert mean.keys() == every[0].keys() and len(mean) > 5
@@ -53,18 +54,20 @@ def test_weights_are_numpys_mean_of_the_last_checkpoints(tmp_path, run):
 
 def test_the_mean_is_started_from_exported_and_evaluated(tmp_path, run):
     mean, tuned = tmp_path / "mean", tmp_path / "tuned"
-    averaging.average(run, 3, mean)
-    assert read_record(mean).manifest["averaged_steps"] == [4, 6, 8]
+    averaging.average(averaging.last_checkpoints(run, 3), mean)
+    assert read_record(mean).manifest["averaged"] == [
+        str(run / "checkpoints" / step) for step in ("4", "6", "8")
+    ]
     assert pretraining_flops(mean) == pretraining_flops(run)
     assert pretraining_flops(run)["ours"] > 0
     with pytest.raises(ValueError, match="already contains a run"):
-        averaging.average(run, 2, mean)
+        averaging.average(averaging.last_checkpoints(run, 2), mean)
     data = finetuning.write_labelled(tmp_path / "data", "cldr_tagging", vocabulary_of(run))
     bindings = {"EPOCHS": 0.25, "CHECKPOINT_EVERY": 1, "Loop.keep_every": 1}
     flags = finetuning.finetune_flags(tuned, data, mean, "cldr_tagging", **bindings)
     assert int(finetuning.run(flags).step) == 2
     assert read_record(tuned).origin == str(mean / "checkpoints" / "8")
-    averaging.average(tuned, 2, tmp_path / "tuned_mean")
+    averaging.average(averaging.last_checkpoints(tuned, 2), tmp_path / "tuned_mean")
     options = evaluating.Options(split="validation", limit=5)
     outcomes, path = evaluating.evaluate(str(tmp_path / "tuned_mean"), options)
     assert path == tmp_path / "tuned_mean" / "evaluation" / "2" / "results.json"
@@ -76,8 +79,30 @@ def test_the_mean_is_started_from_exported_and_evaluated(tmp_path, run):
     assert any(np.array_equal(array, expected) for array in found)
 
 
+def test_runs_are_averaged_with_weights(tmp_path, run):
+    checkpoints = [run / "checkpoints" / step for step in ("2", "8")]
+    branches = [tmp_path / name for name in ("a", "b")]
+    for checkpoint, branch in zip(checkpoints, branches):
+        shutil.copytree(checkpoint, branch / "checkpoints" / checkpoint.name)
+    flags = [f"--checkpoint={','.join(map(str, branches))}", f"--output={tmp_path / 'mean'}"]
+    done, bad = tiny.run_each(
+        "average",
+        [*flags, "--weights=3,1"],
+        [*flags[:1], f"--output={tmp_path / 'c'}", "--weights=1"],
+    )
+    assert done.returncode == 0, done.stderr
+    mean = weights(checkpoint_of(tmp_path / "mean"))
+    first, second = map(weights, checkpoints)
+    for name, values in mean.items():
+        expected = 0.75 * first[name].astype(np.float64) + 0.25 * second[name]
+        np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-7, err_msg=name)
+    assert read_record(tmp_path / "mean").manifest["averaged_weights"] == [3.0, 1.0]
+    assert bad.returncode == 1
+    assert "--weights=1.0: give a number for each of the 2 checkpoints" in bad.stderr
+
+
 def test_the_mean_has_no_optimizer_to_go_on_with(tmp_path, run):
-    averaging.average(run, 2, tmp_path / "mean")
+    averaging.average(averaging.last_checkpoints(run, 2), tmp_path / "mean")
     start = {"INIT_FROM": str(tmp_path / "mean"), "Loop__init_optimizer": True}
     with pytest.raises(ValueError, match=r"checkpoints/8 has no state of the optimizer, as averag"):
         finetuning.pretrain(tmp_path, vocabulary_of(run), "xlm", **start)
@@ -92,8 +117,8 @@ def test_checkpoints_of_two_models_or_data_are_refused(tmp_path, run):
     try:
         (other / "checkpoints" / "2").rename(run / "checkpoints" / "2")
         with pytest.raises(ValueError, match=r"differ in Train\.objective, .* smaller --last"):
-            averaging.average(run, 4, tmp_path / "mean")
-        averaging.average(run, 3, tmp_path / "mean")
+            averaging.average(averaging.last_checkpoints(run, 4), tmp_path / "mean")
+        averaging.average(averaging.last_checkpoints(run, 3), tmp_path / "mean")
     finally:
         (run / "checkpoints" / "2").rename(tmp_path / "other")
         (tmp_path / "aside").rename(run / "checkpoints" / "2")
@@ -104,20 +129,20 @@ def test_a_trimmed_vocabulary_is_refused(tmp_path, run):
     file = tmp_path / "trimmed.model"
     write_vocabulary(vocabulary_extension.trim(words, np.zeros(words.size, bool)), file)
     with pytest.raises(ValueError, match=r"trimmed\.model is not the vocabulary of .* `export`"):
-        averaging.average(run, 1, tmp_path / "mean", str(file))
+        averaging.average(averaging.last_checkpoints(run, 1), tmp_path / "mean", str(file))
     assert not (tmp_path / "mean").exists()
 
 
 @pytest.mark.parametrize("last", [0, 5])
 def test_as_many_checkpoints_as_there_are(tmp_path, run, last):
     with pytest.raises(ValueError, match=rf"--last={last}: .* has 4 checkpoints \(2, 4, 6, 8\)"):
-        averaging.average(run, last, tmp_path / "mean")
+        averaging.average(averaging.last_checkpoints(run, last), tmp_path / "mean")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_the_command_writes_the_same_to_a_bucket(server, tmp_path, run):
-    expected = weights(averaging.average(run, 2, tmp_path / "mean"))
+    expected = weights(averaging.average(averaging.last_checkpoints(run, 2), tmp_path / "mean"))
     flags = [f"--checkpoint={run}", "--last=2", "--output=gs://bucket/mean"]
     [done] = tiny.run_each("average", flags, variables=server.variables)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Averages the weights of a run's last checkpoints."""
+"""Averages the weights of checkpoints, of one run or of branches of one trunk."""
 
 import dataclasses
 import functools
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
@@ -31,27 +32,16 @@ from xlme_jax.training import sharded_state as states
 _log = logging.getLogger(__name__)
 
 
-def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -> Path:
-    """Writes a MODEL_DIR whose weights are the mean of a run's last checkpoints.
-
-    The written checkpoint has the step and the FLOPs of the newest one. It can be evaluated,
-    exported and started from, but not resumed, as it has no state of the optimizer.
+def last_checkpoints(run: Path, last: int) -> list[Path]:
+    """Returns the newest checkpoints of a run, the newest one last.
 
     Args:
       run: MODEL_DIR of the run.
-      last: number of checkpoints, the newest ones.
-      output: MODEL_DIR to write; must not have a checkpoint.
-      vocabulary: SentencePiece model; None uses the one of the run's data.
-
-    Returns:
-      The path of the written checkpoint.
+      last: number of checkpoints.
 
     Raises:
-      ValueError: there are fewer checkpoints, they differ in model or data, one is damaged, the
-        vocabulary is another one, or `output` has a checkpoint; nothing has been written then.
+      ValueError: the run has fewer.
     """
-    if has_checkpoint(output):
-        raise ValueError(f"--output={output} already contains a run; choose another folder.")
     steps = sorted(saved_steps(run / FOLDER))
     if not 1 <= last <= len(steps):
         raise ValueError(
@@ -59,28 +49,67 @@ def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -
             f"({', '.join(map(str, steps)) or 'none'}). Loop.keep_checkpoints and Loop.keep_every "
             "keep more of them."
         )
-    steps = steps[-last:]
-    averaged = [(run / FOLDER / str(step)).absolute() for step in steps]
-    record = _common_record(averaged)
+    return [(run / FOLDER / str(step)).absolute() for step in steps[-last:]]
+
+
+def average(
+    checkpoints: Sequence[Path],
+    output: Path,
+    vocabulary: str | None = None,
+    weights: Sequence[float] = (),
+) -> Path:
+    """Writes a MODEL_DIR whose weights are the mean of checkpoints.
+
+    They are of one run, or of several with one model and one data set, such as branches of one
+    trunk (`Loop.branch_from`). The written checkpoint has the step and the FLOPs of the last one.
+    It can be evaluated, exported and started from, but not resumed, as it has no state of the
+    optimizer.
+
+    Args:
+      checkpoints: folders of the checkpoints.
+      output: MODEL_DIR to write; must not have a checkpoint.
+      vocabulary: SentencePiece model; None uses the one of the last run's data.
+      weights: shares of the checkpoints in the mean, of any positive sum; () for equal ones.
+
+    Returns:
+      The path of the written checkpoint.
+
+    Raises:
+      ValueError: the checkpoints differ in model or data, one is damaged, the vocabulary is another
+        one, there is not a weight for each, or `output` has a checkpoint; nothing has been written
+        then.
+    """
+    if has_checkpoint(output):
+        raise ValueError(f"--output={output} already contains a run; choose another folder.")
+    weights = weights or [1.0] * len(checkpoints)
+    if len(weights) != len(checkpoints) or min(weights) < 0 or not 0 < sum(weights) < np.inf:
+        raise ValueError(
+            f"--weights={','.join(map(str, weights))}: give a number for each of the "
+            f"{len(checkpoints)} checkpoints, none negative and not all 0."
+        )
+    *others, newest = checkpoints
+    record = _common_record(checkpoints)
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
-        loaded = trained.load(str(averaged[-1]), vocabulary, mesh)
+        loaded = trained.load(str(newest), vocabulary, mesh)
         if record.vocabulary not in ("", loaded.vocabulary.digest):
             raise ValueError(
-                f"--vocabulary={vocabulary} is not the vocabulary of {run}. Average with the run's "
-                "own; `export` and `evaluate` take one that extends or trims it."
+                f"--vocabulary={vocabulary} is not the vocabulary of {newest}. Average with the "
+                "run's own; `export` and `evaluate` take one that extends or trims it."
             )
-        params = _mean(loaded, averaged[:-1])
-        step = jax.device_put(np.int32(steps[-1]), loaded.abstract.step.sharding)
+        params = _mean(loaded, others, weights)
+        number = int(newest.name)
+        step = jax.device_put(np.int32(number), loaded.abstract.step.sharding)
         state = TrainState(step, params, {}, loaded.abstract.opt_state)
-        manifest = {**record.manifest, "averaged_steps": steps}
-        with locks.hold_run(output), Checkpoints(output, keep=1) as checkpoints:
+        facts = {"averaged": list(map(str, checkpoints)), "averaged_weights": list(weights)}
+        with locks.hold_run(output), Checkpoints(output, keep=1) as written:
             replace_file(output / "config.gin", record.config.encode())
             replace_file(output / VOCABULARY_FILE, loaded.vocabulary.model)
+            manifest = {**record.manifest, **facts}
             changed = dataclasses.replace(record, data={}, window={}, manifest=manifest)
-            checkpoints.save(steps[-1], state, changed)
-    _log.info("Averaged the checkpoints of steps %s.", ", ".join(map(str, steps)))
-    return output / FOLDER / str(steps[-1])
+            written.save(number, state, changed)
+    _log.info("Averaged %s.", ", ".join(map(str, checkpoints)))
+    return output / FOLDER / str(number)
 
 
 def _common_record(checkpoints: Sequence[Path]) -> RunRecord:
@@ -99,21 +128,31 @@ def _common_record(checkpoints: Sequence[Path]) -> RunRecord:
             if values[name] != expected:
                 raise ValueError(
                     f"{checkpoint} and {checkpoints[-1]} differ in {name}, so their mean is no "
-                    "model; choose a smaller --last, with checkpoints of one configuration."
+                    "model; choose checkpoints of one configuration: a smaller --last, or other "
+                    "runs."
                 )
     return records[-1]
 
 
-def _mean(loaded: trained.LoadedRun, checkpoints: Sequence[Path]) -> Params:
-    """Returns the mean of the loaded weights and of the weights in some other checkpoints.
+def _mean(
+    loaded: trained.LoadedRun, checkpoints: Sequence[Path], weights: Sequence[float]
+) -> Params:
+    """Returns the weighted mean of the weights in some checkpoints and of the loaded weights.
 
-    The loaded weights are consumed: their buffers take the sum. No more than two checkpoints are in
-    memory at a time.
+    The loaded weights, whose share is the last of `weights`, are consumed: their buffers take the
+    sum. No more than two checkpoints are in memory at a time.
     """
-    total = loaded.params
-    add = jax.jit(functools.partial(jax.tree.map, jax.numpy.add), donate_argnums=0)
-    for checkpoint in checkpoints:
-        total = add(total, warm_start(checkpoint, loaded.abstract.params, loaded.vocabulary.digest))
-    count = len(checkpoints) + 1
-    scale = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf / count, tree), donate_argnums=0)
-    return scale(total)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def add(total: Params, params: Params, weight: float) -> Params:
+        return jax.tree.map(lambda x, y: x + y * jnp.asarray(weight, y.dtype), total, params)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def scale(params: Params, factor: float) -> Params:
+        return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype), params)
+
+    total = scale(loaded.params, weights[-1] / sum(weights))
+    for checkpoint, weight in zip(checkpoints, weights):
+        params = warm_start(checkpoint, loaded.abstract.params, loaded.vocabulary.digest)
+        total = add(total, params, weight / sum(weights))
+    return total
