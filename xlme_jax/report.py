@@ -135,11 +135,11 @@ def _print_inventory(paper: Paper, named: Sequence[tuple[str, Results]]) -> Shee
 def _compare_runs() -> int:
     """Prints what differs between --runs; returns the exit code."""
     comparison = run_comparison.compare(_RUNS.value)
-    text = run_comparison.to_markdown(comparison)
-    print(text, end="")
+    print(run_comparison.to_markdown(comparison, folded=False), end="")
     if _OUTPUT.value:
         output = as_path(_OUTPUT.value)
-        replace_file(output / run_comparison.MARKDOWN, text.encode())
+        page = run_comparison.to_markdown(comparison)
+        replace_file(output / run_comparison.MARKDOWN, page.encode())
         replace_file(output / run_comparison.TABLE, run_comparison.to_tsv(comparison).encode())
     return 0
 

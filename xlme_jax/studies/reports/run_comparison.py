@@ -5,6 +5,7 @@ Trackers draw the curves of several runs (`tensorboard --logdir`).
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,11 @@ _OF_EACH_RUN = ("started", "command")
 # Runs whose tokens differ by more are of different lengths; packed rows of equal runs may differ by
 # less.
 _EQUAL_TOKENS = 1.05
+# Metrics that say most; the others are folded.
+_HEADLINE = re.compile(
+    r"(.*[/_])?loss|.*_f1|probe/retrieval_(accuracy|untrained|chance)"
+    r"|(.*/)?(accuracy|f1|exact_match|aer|bleu)(/mean)?"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +39,14 @@ class DifferenceTable:
       head: headings of the columns; the first is empty, the others name runs.
       rows: cells; the first names what differs.
       note: explanation of the values; "" for none.
+      is_folded: whether its rows are shown on demand.
     """
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    is_folded: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +127,7 @@ def compare(model_dirs: Sequence[str]) -> RunComparison:
     tables = (
         _differences("Configuration", names, [manifest.bindings(_text(f)) for f in folders]),
         _differences("Manifest", names, [_facts(folder) for folder in folders]),
-        _ends(lengths, curves),
+        *_ends(lengths, curves),
     )
     return RunComparison(lengths, tables)
 
@@ -164,8 +172,11 @@ def _differences(
     return DifferenceTable(title, ["", *names], rows)
 
 
-def _ends(lengths: Lengths, runs: Sequence[Curves]) -> DifferenceTable:
-    """Returns the table of the final values that differ; the last column compares the last run."""
+def _ends(lengths: Lengths, runs: Sequence[Curves]) -> list[DifferenceTable]:
+    """Returns tables of the final values that differ: the headlines, and the others if there are.
+
+    The last column compares the last run with the first.
+    """
     rows = []
     equal = 0
     for metric in sorted(set().union(*runs)):
@@ -181,7 +192,12 @@ def _ends(lengths: Lengths, runs: Sequence[Curves]) -> DifferenceTable:
     notes += [f"{equal} metrics are equal and left out."] if equal else []
     notes += [] if lengths.are_equal else ["The runs are of different lengths."]
     head = ["", *lengths.names, f"{lengths.names[-1]} to {lengths.names[0]}"]
-    return DifferenceTable("Ends of the curves", head, rows, " ".join(notes))
+    headlines = [row for row in rows if _HEADLINE.fullmatch(row[0])]
+    others = [row for row in rows if not _HEADLINE.fullmatch(row[0])]
+    tables = [DifferenceTable("Ends of the curves", head, headlines, " ".join(notes))]
+    if others:
+        tables.append(DifferenceTable("Ends of further curves", head, others, is_folded=True))
+    return tables
 
 
 def _end(end: Spread) -> str:
@@ -191,16 +207,27 @@ def _end(end: Spread) -> str:
     return f"{end.mean:.4g}" + (f" ± {end.deviation:.2g}" if end.n > 1 else "")
 
 
-def to_markdown(comparison: RunComparison) -> str:
-    """Returns the tables as a page in Markdown."""
+def to_markdown(comparison: RunComparison, folded: bool = True) -> str:
+    """Returns the tables as a page in Markdown.
+
+    Args:
+      comparison: the comparison.
+      folded: whether folded tables are on the page, to be opened; else it counts their rows.
+    """
     lengths = comparison.lengths
     lines = ["# Runs", "", *text_table.markdown(("run", "steps", "tokens"), lengths.rows), ""]
     if lengths.warning:
         lines += [f"**{lengths.warning}**", ""]
     for table in comparison.tables:
         rows = [[f"`{name}`", *cells] for name, *cells in table.rows]
-        lines += [f"## {table.title}", ""] + ([table.note, ""] if table.note else [])
-        lines += [*(text_table.markdown(table.head, rows) if rows else ["No differences."]), ""]
+        body = text_table.markdown(table.head, rows) if rows else ["No differences."]
+        if not table.is_folded:
+            lines += [f"## {table.title}", ""] + ([table.note, ""] if table.note else [])
+            lines += [*body, ""]
+        elif folded:
+            lines += [f"<details><summary>{table.title}</summary>", "", *body, "", "</details>", ""]
+        else:
+            lines += [f"{table.title}: {len(rows)}, with --output=FOLDER in FOLDER/{MARKDOWN}.", ""]
     return "\n".join(lines[:-1]) + "\n"
 
 
