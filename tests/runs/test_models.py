@@ -3,6 +3,7 @@
 import functools
 import json
 import random
+import shutil
 
 import jax
 import numpy as np
@@ -10,11 +11,12 @@ import optax
 import pytest
 from helpers import hf_folders, tiny
 
+from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.alignment import _aligner, _rows
 from xlme_jax.ops.vocabulary_head import num_chunks
-from xlme_jax.runs import models
+from xlme_jax.runs import models, trained
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training.mesh import MeshConfig, unbox
 
@@ -271,3 +273,17 @@ def test_a_moved_run_is_loaded_with_its_own_vocabulary(tmp_path):
     (moved / "vocabulary.model").rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=r"neither .*moved/voc.* nor .*written/voc.*--vocabulary"):
         models.load(str(moved), None, MeshConfig())
+
+
+def test_data_that_moved_with_its_run_is_found(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = tmp_path / "moved" / "project"
+    (project / "runs" / "first").mkdir(parents=True)
+    shutil.copytree(tiny_data, project / "data" / "first")
+    digest = PreparedDataset.load(tiny_data).digest
+    beside = str(project / "data" / "first")
+    for data_dir in ("data/first", "/gone/project/data/first"):
+        assert trained.data_dir_of(project / "runs" / "first", data_dir, digest) == beside
+    # Other data of the same name is not the run's.
+    assert trained.data_dir_of(project / "runs" / "first", "data/first", "x") == "data/first"
+    assert trained.data_dir_of(project / "runs" / "first", str(tiny_data), "x") == str(tiny_data)

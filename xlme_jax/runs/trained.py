@@ -1,8 +1,9 @@
 """Loads a checkpoint with its configuration and vocabulary, given only its folder."""
 
+import contextlib
 import dataclasses
 import logging
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
-from xlme_jax.data.prepared.format import VOCABULARY_FILE
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
+from xlme_jax.data.prepared.format import DATASET_FILE, VOCABULARY_FILE
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.outcome import Subject, subject_of
 from xlme_jax.evaluation.results import Header
@@ -77,6 +79,33 @@ def header_of(folder: Path, config: TrainConfig, command: str) -> Header:
     )
 
 
+def data_dir_of(run: Path, data_dir: str, digest: str) -> str:
+    """Returns where the data of a run is: DATA_DIR, or its counterpart if a project has moved.
+
+    The counterpart lies below a folder that holds the run, under the whole path of DATA_DIR or its
+    last parts, and has the run's data.
+
+    Args:
+      run: MODEL_DIR as it is now.
+      data_dir: DATA_DIR of the run's configuration.
+      digest: digest of the run's data.
+
+    Returns:
+      `data_dir` itself if there is data in it, or none elsewhere.
+    """
+    if not digest or (as_path(data_dir) / DATASET_FILE).is_file():
+        return data_dir
+    parts = PurePosixPath(data_dir).parts
+    for folder in run.absolute().parents:
+        for start in range(len(parts)):
+            moved = folder.joinpath(*parts[start:])
+            with contextlib.suppress(PreparedDataError):
+                if PreparedDataset.load(moved).digest == digest:
+                    _log.info("Data: %s, as %s is missing", moved, data_dir)
+                    return str(moved)
+    return data_dir
+
+
 def mesh_of(checkpoint: str) -> meshes.MeshConfig:
     """Returns the mesh of a run's configuration, with as many replicas as this machine allows.
 
@@ -125,6 +154,8 @@ def load(
     folder = checkpoint_of(as_path(checkpoint))
     record = read_record(folder)
     config = loading.load_text(record.config, "Train", str(folder))
+    data_dir = data_dir_of(folder.parent.parent, config.data_dir, record.dataset)
+    config = dataclasses.replace(config, data_dir=data_dir)
     file = as_path(vocabulary) if vocabulary else _vocabulary_file(folder, config)
     words = Vocabulary.load(file)
     dtype = dtype or config.dtype_on(jax.default_backend())
