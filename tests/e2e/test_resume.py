@@ -205,7 +205,7 @@ def test_resume_comes_before_warm_start_before_scratch(tmp_path, tiny_data, trai
     caplog.clear()
     with caplog.at_level("INFO"):
         warm = run(tmp_path / "warm", tiny_data, **bindings, INIT_FROM=str(other_dir))
-    assert "Warm start" in caplog.text
+    assert "Weights from" in caplog.text
     assert "Starting from scratch" not in caplog.text
     caplog.clear()
 
@@ -222,7 +222,7 @@ def test_resume_comes_before_warm_start_before_scratch(tmp_path, tiny_data, trai
         resumed = run(tmp_path / "warm", tiny_data, **bindings, INIT_FROM=str(other_dir))
     (tmp_path / "gone").rename(other_dir)
     assert "Resuming from the checkpoint of step 5" in caplog.text
-    assert "Warm start" not in caplog.text
+    assert "Weights from" not in caplog.text
     assert_same_bits(resumed, warm)
 
 

@@ -144,9 +144,9 @@ def warm_start(
     saved = read_arrays(plan.checkpoint, {"params": _nested(read)}, plan.digests)["params"]
     fresh = _parts_not_loaded(_leaves(plan.abstract).keys(), leaves.keys())
     missing = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
-    _log.info("Warm start: weights from %s%s", plan.checkpoint, missing)
+    _log.info("Weights from %s%s", plan.checkpoint, missing)
     if plan.growth:
-        _log.info("Warm start: %s", plan.growth.describe())
+        _log.info("Vocabulary: %s", plan.growth.describe())
     if plan.sources or plan.growth:
         values = _leaves(saved)
         saved = _nested(
