@@ -22,7 +22,7 @@ import sys
 from absl import flags
 
 from xlme_jax.configuration import command_line
-from xlme_jax.evaluation import measures, readouts
+from xlme_jax.evaluation import measures, readouts, results
 from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.runs import evaluating, probing
@@ -90,9 +90,9 @@ _POOLING = flags.DEFINE_enum(
 )
 _READOUTS = flags.DEFINE_list(
     "readouts",
-    list(readouts.READOUTS),
-    "How sentences are compared in retrieval; procrustes is the slowest, as it encodes the most "
-    "text.",
+    list(readouts.RETRIEVAL),
+    "How sentences are compared in retrieval; procrustes, a diagnostic fitted on training pairs, "
+    "is the slowest, as it encodes the most text.",
 )
 _UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before training too.")
 
@@ -139,6 +139,8 @@ def main() -> None:
         for name in outcome.files:
             if name.endswith(".png"):
                 print(f"Written: {path.parent / name}")
+    if command := evaluation_text.next_command(run, results.read(path).header.step, outcomes):
+        print(f"Next: {command}")
 
 
 if __name__ == "__main__":

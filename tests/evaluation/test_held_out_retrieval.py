@@ -11,7 +11,7 @@ from test_retrieval import (
     translations,
 )
 
-from xlme_jax.evaluation import held_out_retrieval
+from xlme_jax.evaluation import held_out_retrieval, readouts
 from xlme_jax.evaluation.held_out_retrieval import HeldOutRetrieval, at_layers, choose_layers
 from xlme_jax.evaluation.outcome import Result, Subject
 from xlme_jax.evaluation.training_text import TrainingText
@@ -42,7 +42,8 @@ def values(outcome):
 
 
 def test_all_held_out_translations_at_every_layer_by_every_readout(subject):
-    outcome = HeldOutRetrieval(max_pairs=60).build(subject)(offset_table())
+    measure = HeldOutRetrieval(max_pairs=60, readouts=readouts.READOUTS)
+    outcome = measure.build(subject)(offset_table())
     found = values(outcome)
     assert len(found) == len([r for r in outcome.results if r.system == "model"])
     chance = {r.language: r.value for r in outcome.results if r.system == "chance"}
@@ -65,6 +66,7 @@ def test_all_held_out_translations_at_every_layer_by_every_readout(subject):
     # For a picture: each language's side of its largest task.
     shapes = {language: states.shape[:2] for language, states in outcome.embeddings.items()}
     assert shapes == {"en": (3, 45), "ru": (3, 45), "el": (3, 20)}
+    assert outcome.translations == (("en", "ru"),)
 
 
 def test_translations_with_the_same_states_are_all_found(subject):
@@ -73,7 +75,7 @@ def test_translations_with_the_same_states_are_all_found(subject):
 
 
 def test_held_out_lines_choose_one_layer_for_each_readout(subject):
-    evaluate = HeldOutRetrieval().build(subject)
+    evaluate = HeldOutRetrieval(readouts=readouts.READOUTS).build(subject)
     results = [
         *evaluate(offset_table()).results,
         *(dataclasses.replace(r, system="untrained") for r in evaluate(random_table()).results),
@@ -90,7 +92,7 @@ def test_held_out_lines_choose_one_layer_for_each_readout(subject):
     shown = at_layers(held_out_retrieval.TASK, results, layers)
     layer = layers["untrained", "raw"]
     assert f"held_out_retrieval/raw/layer_{layer} (untrained)" in shown
-    assert len(shown) == 2 * 6
+    assert len(shown) == 2 * 5  # Without procrustes, which is fitted on translations.
 
 
 def test_of_layers_that_are_equal_the_lowest_is_chosen():

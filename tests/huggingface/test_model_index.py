@@ -13,6 +13,7 @@ ROWS = (
     Result("tatoeba", "mean", "accuracy", 0.5, layer=1),
     Result("tatoeba", "mean", "accuracy", 0.7, layer=2, readout="centred"),
     Result("tatoeba", "mean", "accuracy", 0.7, layer=3),
+    Result("tatoeba", "mean", "accuracy", 0.9, layer=3, readout="procrustes"),
     Result("tatoeba", "mean", "accuracy", 0.1, layer=2, system="untrained"),
     Result("wordalign", "mean", "aer", 0.3, layer=1),
     Result("wordalign", "mean", "aer", 0.6, system="diagonal"),
@@ -26,6 +27,7 @@ ROWS = (
 HEADLINE = {
     "tatoeba/accuracy": 0.5,
     "tatoeba/centred/layer_2": 0.7,
+    "tatoeba/procrustes/layer_3": 0.9,  # Of an older results.json; no figure of a card.
     "tatoeba/accuracy (untrained)": 0.1,
     "wordalign/aer": 0.3,
     "wordalign/diagonal": 0.6,
@@ -75,6 +77,9 @@ def test_the_hub_reads_the_results_of_a_card(tmp_path, objective):
     hf_folders.export(run, tmp_path / 'my "model" \u00e9')
     readme = tmp_path / 'my "model" \u00e9' / "README.md"
     assert results_in(readme) == ('my "model" \u00e9', FOUND)
+    text = readme.read_text()
+    assert "procrustes" not in text and "| tatoeba/accuracy | 0.5000 | 0.1000 |" in text
+    assert "tatoeba (centred, layer 2), accuracy@1 0.700." in text
     # What the hub's own writer of results makes of it can be read again.
     added = huggingface_hub.metadata_eval_result(
         model_pretty_name='my "model" \u00e9', task_pretty_name="x", task_id="text-classification",

@@ -54,7 +54,7 @@ class HeldOutRetrieval(Measure):
     pooling: encoding.Pooling = "mean"
     length: int = 512
     batch_tokens: int = encoding.BATCH_TOKENS
-    readouts: tuple[str, ...] = readouts.READOUTS
+    readouts: tuple[str, ...] = readouts.RETRIEVAL
 
     def __post_init__(self) -> None:
         encoding.check(self)
@@ -91,6 +91,12 @@ class HeldOutRetrieval(Measure):
             for name, translations in candidates.items()
         }
         pooled = jax.jit(encoding.pool_all(subject.encode, self.pooling))
+        task_of = _tasks_to_draw(candidates)
+        joined = tuple(
+            translations.languages
+            for name, translations in candidates.items()
+            if {task_of[language] for language in translations.languages} == {name}
+        )
 
         def evaluate(params: Any) -> Outcome:
             fitted = sample.fit(pooled, params)
@@ -99,9 +105,12 @@ class HeldOutRetrieval(Measure):
             for name, translations in candidates.items():
                 states = encoding.embed(pooled, params, batches[name]).swapaxes(0, 1)
                 accuracies[name] = self._search(translations, states, fitted)
-                _add_drawn(drawn, translations.languages, states)
-            results = self._results(accuracies, candidates)
-            return Outcome(tuple(results), _headline(results, layer), embeddings=drawn)
+                for side, language in enumerate(translations.languages):
+                    if task_of[language] == name:  # A view would keep all states.
+                        drawn[language] = states[:, side : 2 * _DRAWN : 2].copy()
+            results = tuple(self._results(accuracies, candidates))
+            headline = _headline(results, layer)
+            return Outcome(results, headline, embeddings=drawn, translations=joined)
 
         return evaluate
 
@@ -147,21 +156,13 @@ class HeldOutRetrieval(Measure):
         return results + layer_results(TASK, "validation", setting, accuracies, groups)
 
 
-def _add_drawn(
-    drawn: dict[str, np.ndarray], languages: tuple[str, str], states: np.ndarray
-) -> None:
-    """Adds the embeddings of a task's first texts to those that are drawn.
-
-    Args:
-      drawn: {language: [K, T, D], embeddings of T <= `_DRAWN` texts}. A language gets the texts of
-        a task if it has fewer so far.
-      languages: language of the sources, language of the targets.
-      states: [K, 2 N, D], embeddings of source, target, source, target, ...
-    """
-    for side, language in enumerate(languages):
-        first = states[:, side : 2 * _DRAWN : 2]
-        if language not in drawn or first.shape[1] > drawn[language].shape[1]:
-            drawn[language] = first.copy()  # A view would keep all states.
+def _tasks_to_draw(candidates: Mapping[str, Candidates]) -> dict[str, str]:
+    """Returns {language: the task whose first texts are drawn}, the first with most texts."""
+    task_of: dict[str, str] = {}
+    for name in sorted(candidates, key=lambda name: -min(len(candidates[name].pairs), _DRAWN)):
+        for language in candidates[name].languages:
+            task_of.setdefault(language, name)
+    return task_of
 
 
 def _headline(results: Sequence[Result], layer: int) -> dict[str, float]:
@@ -208,12 +209,13 @@ def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str,
       layers: layers from `choose_layers`.
 
     Returns:
-      {"tatoeba/centred/layer_2": accuracy}; systems other than "model" follow in parentheses.
+      {"tatoeba/centred/layer_2": accuracy}; systems other than "model" follow in parentheses. The
+      diagnostic readout has none.
     """
     return {
         f"{task}/{readout}/layer_{layer}" + ("" if system == "model" else f" ({system})"): value
         for (system, readout, layer), value in _means(results, task).items()
-        if layers.get((system, readout)) == layer
+        if layers.get((system, readout)) == layer and readout in readouts.RETRIEVAL
     }
 
 

@@ -123,7 +123,7 @@ class Request:
     length: int | None = None
     limit: int | None = None
     pooling: Pooling = "mean"
-    readouts: tuple[str, ...] = tuple(readouts.READOUTS)
+    readouts: tuple[str, ...] = tuple(readouts.RETRIEVAL)
 
     def single_languages(self, task: str) -> tuple[str, ...] | None:
         """Returns the languages of a task that reads no pairs such as "de-fr".

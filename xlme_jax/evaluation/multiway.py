@@ -99,7 +99,7 @@ class Multiway(Measure):
     pooling: encoding.Pooling = "mean"
     length: int = 512
     batch_tokens: int = encoding.BATCH_TOKENS
-    readouts: tuple[str, ...] = readouts.READOUTS
+    readouts: tuple[str, ...] = readouts.RETRIEVAL
     margin: Margin = "ratio"
     neighbours: int = 4
 

@@ -106,6 +106,8 @@ class Outcome:
         texts that were cut and questions without an accepted answer.
       embeddings: {language: float32[K, N, D]}: some texts of each language by every layer, for
         pictures; {} where an evaluation has none.
+      translations: pairs of languages in `embeddings` whose texts with the same number are
+        translations.
     """
 
     results: tuple[Result, ...]
@@ -114,6 +116,7 @@ class Outcome:
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     embeddings: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     repaired: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    translations: tuple[tuple[str, str], ...] = ()
 
 
 Evaluation = Callable[[Any], Outcome]

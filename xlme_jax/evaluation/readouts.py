@@ -28,7 +28,7 @@ import numpy as np
 _log = logging.getLogger(__name__)
 
 READOUTS = ("raw", "centred", "centred_transductive", "csls", "centred_csls", "procrustes")
-RAW = READOUTS[0]
+RAW, RETRIEVAL = READOUTS[0], READOUTS[:-1]  # The last one is a diagnostic.
 NEIGHBOURS = 10
 DESCRIPTIONS = {
     "raw": "cosine",

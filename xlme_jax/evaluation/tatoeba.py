@@ -91,7 +91,7 @@ class Tatoeba(Measure):
     pooling: encoding.Pooling = "mean"
     length: int = 512
     batch_tokens: int = encoding.BATCH_TOKENS
-    readouts: tuple[str, ...] = readouts.READOUTS
+    readouts: tuple[str, ...] = readouts.RETRIEVAL
 
     def __post_init__(self) -> None:
         encoding.check(self)

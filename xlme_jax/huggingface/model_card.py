@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.objectives.system_config import OneEncoderConfig, Paper
 from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.reports import verdict
 
 _MAX_RUNS = 100
 _XLMR = Paper("Conneau et al.", "Unsupervised Cross-lingual Representation Learning at Scale", 2020)
@@ -327,12 +329,43 @@ def _fields(name: str, value: Any, indent: str) -> Iterator[str]:
 
 
 def _figures(checkpoint: Path) -> str:
-    """Returns a table of the checkpoint's evaluation results; empty if there are none."""
+    """Returns the checkpoint's evaluation results: sentences on retrieval, and a table of all."""
     evaluation = results_of(checkpoint)
     if evaluation is None:
-        return ""
-    rows = [f"| {name} | {value:.4f} |" for name, value in evaluation.headline.items()]
-    return "\n".join(["## Results\n", "| figure | value |", "|---|---|", *rows])
+        return (
+            "## Results\n\nNot measured. What `python -m xlme_jax.evaluate --checkpoint=MODEL_DIR` "
+            "measures before an export is shown here."
+        )
+    tasks = dict.fromkeys(name.split("/")[0] for name in evaluation.headline)
+    compared = (verdict.of_retrieval(task, evaluation.headline) for task in tasks)
+    sentences = [f"{figure.sentence}\n" for figure in compared if figure]
+    untrained = {
+        _without_layer(name): f"{value:.4f}"
+        for name, value in evaluation.headline.items()
+        if name.endswith(("(untrained)", "(untrained))"))
+    }
+    rows = [
+        f"| {name} | {value:.4f} | {untrained.get(_untrained_name(name), '')} |"
+        for name, value in evaluation.headline.items()
+        if _without_layer(name) not in untrained
+    ]
+    head = ["| figure | value | untrained |", "|---|---|---|"]
+    return "\n".join(["## Results\n", *sentences, *head, *rows])
+
+
+def _without_layer(name: str) -> str:
+    """Returns the name of a headline's entry without its layer."""
+    return re.sub(r"/layer_\d+", "", name)
+
+
+def _untrained_name(name: str) -> str:
+    """Returns the entry of the untrained encoder beside that of a trained one, without layer."""
+    figure, _, encoder = _without_layer(name).partition(" (")
+    return (
+        f"{figure} ({encoder.removesuffix(')')} (untrained))"
+        if encoder
+        else f"{figure} (untrained)"
+    )
 
 
 def _citation(runs: Sequence[Stage]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from xlme_jax.evaluation import measures, results
 from xlme_jax.evaluation.outcome import Result
-from xlme_jax.evaluation.readouts import RAW, READOUTS
+from xlme_jax.evaluation.readouts import RAW, READOUTS, RETRIEVAL
 
 _TRANSLATION_METRICS = ("bleu", "chrf", "multi_bleu")
 
@@ -18,11 +19,18 @@ _TRANSLATION_METRICS = ("bleu", "chrf", "multi_bleu")
 def results_of(checkpoint: Path) -> results.Results | None:
     """Returns the content of a checkpoint's evaluation/STEP/results.json, or None without it.
 
+    Its headline is returned without readouts that are fitted on translations.
+
     Raises:
       ValueError: the file cannot be read.
     """
     file = checkpoint.parent.parent / "evaluation" / checkpoint.name / results.RESULTS_FILE
-    return results.read(file) if file.is_file() else None
+    if not file.is_file():
+        return None
+    evaluated = results.read(file)
+    fitted = {readout for readout in READOUTS if readout not in RETRIEVAL}
+    headline = {k: v for k, v in evaluated.headline.items() if not fitted & set(k.split("/"))}
+    return dataclasses.replace(evaluated, headline=headline)
 
 
 def front_matter(name: str, checkpoint: Path, layer: int | None = None) -> list[str]:

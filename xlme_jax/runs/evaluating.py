@@ -28,7 +28,7 @@ from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subj
 from xlme_jax.evaluation.training_text import TrainingText
 from xlme_jax.runs import trained
 from xlme_jax.storage.paths import as_path
-from xlme_jax.studies.reports import pictures, planes
+from xlme_jax.studies.reports import pictures, planes, verdict
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training.metrics import HELD_OUT
@@ -263,14 +263,9 @@ def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Ou
     for outcome in outcomes:
         task = outcome.results[0].task
         figures = held_out_retrieval.at_layers(task, outcome.results, layers)
+        outcome = dataclasses.replace(outcome, headline={**outcome.headline, **figures})
         plots = {**_layer_pictures(task, outcome), **_plane(task, outcome, layers)}
-        completed.append(
-            dataclasses.replace(
-                outcome,
-                headline={**outcome.headline, **figures},
-                files={**outcome.files, **plots},
-            )
-        )
+        completed.append(dataclasses.replace(outcome, files={**outcome.files, **plots}))
     return completed
 
 
@@ -295,7 +290,10 @@ def _plane(task: str, outcome: Outcome, layers: held_out_retrieval.Layers) -> di
     preferred = ("centred", *readouts.READOUTS)
     layer = next(layers["model", name] for name in preferred if ("model", name) in layers)
     of_layer = {language: states[layer] for language, states in outcome.embeddings.items()}
-    png = planes.languages(of_layer, f"{task}: texts by layer {layer}, principal components")
+    title = f"{task}: texts by layer {layer}, principal components"
+    figure = verdict.of_retrieval(task, outcome.headline)
+    note = figure.sentence if figure else ""
+    png = planes.languages(of_layer, title, outcome.translations, note)
     return {f"{task}_languages.png": png}
 
 

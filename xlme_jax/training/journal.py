@@ -52,6 +52,7 @@ class Journal:
         self._progress = ProgressLine(run.config.train_steps, meter, active=self._active)
         self._writer: MetricsWriter | None = None
         self._alarms: set[str] = set()
+        self._legend = ""  # Of samples, the last one printed.
         self._rules, self.best = StopRules(run.stop_rules), BestSteps(run.best, run.model_dir)
         self._waits = Waits()
 
@@ -137,12 +138,10 @@ class Journal:
     def _report_skipped(self, step: int, values: Mapping[str, float], tasks: Tasks) -> None:
         """Logs a skipped update; raises Diverged if `max_skipped` in a row were skipped."""
         not_finite = sorted(name for name, x in values.items() if not math.isfinite(x))
-        counts_by_stream = [
-            f"{stream}: {_largest_counts(counts)}" for stream, counts in tasks.items()
-        ]
+        counts = [f"{stream}: {_largest_counts(of)}" for stream, of in tasks.items()]
         detail = (
             f"not finite: {', '.join(not_finite)}. Tasks in this process's part of the batch: "
-            f"{'; '.join(counts_by_stream)}"
+            f"{'; '.join(counts)}"
         )
         limit = self._settings.max_skipped
         if self.skipped < limit:
@@ -209,7 +208,9 @@ class Journal:
             samples = read(params)
         if samples is not None and self._writer is not None:
             self._writer.write_samples(step, samples)
-            self._progress.message(f"Step {step}, samples. {samples.text}")
+            text = samples.text.removeprefix(self._legend)
+            self._progress.message(f"Step {step}, samples. {text}")
+            self._legend = samples.text.partition("\n")[0]
 
     def broken_rule(self, step: int) -> ValueError | None:
         """Returns the error that ends the run after `step`; None if all due stop rules are met.
@@ -222,8 +223,7 @@ class Journal:
         """Reports each alarm when it starts and when it clears, but not on the lines in between."""
         if step < self._settings.alarms_after or not self._active:
             return
-        alarms = self._run.objective.diagnostics.alarms(values)
-        texts = {text.split(":")[0]: text for text in alarms}
+        texts = {x.split(":")[0]: x for x in self._run.objective.diagnostics.alarms(values)}
         for name in texts.keys() - self._alarms:
             self._progress.message(f"Step {step}: {texts[name]}")
         for name in sorted(self._alarms - texts.keys()):

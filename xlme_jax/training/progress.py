@@ -216,10 +216,10 @@ def format_line(
     """Returns one line with step, percentage, losses by stream, retrieval, rate, MFU, time left."""
     parts = [f"step {step}/{total_steps} ({step / max(total_steps, 1):.0%})", *_losses(values)]
     if "probe/retrieval_accuracy" in values:
+        of_probe = {name: f"probe/retrieval_{name}" for name in ("untrained", "chance")}
+        to_beat = [f"{name} {values[key]:.3f}" for name, key in of_probe.items() if key in values]
         retrieval = f"retrieval {values['probe/retrieval_accuracy']:.3f}"
-        if "probe/retrieval_untrained" in values:
-            retrieval += f" (untrained {values['probe/retrieval_untrained']:.3f})"
-        parts.append(retrieval)
+        parts.append(f"{retrieval} ({', '.join(to_beat)})" if to_beat else retrieval)
     if (tokens := throughput.tokens_per_second) is not None:
         parts.append(f"{tokens:,.0f} tokens/s")
     if (mfu := throughput.mfu) is not None:

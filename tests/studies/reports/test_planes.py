@@ -30,7 +30,7 @@ def test_more_languages_than_colours_are_drawn_and_too_few_texts_named():
 def test_evaluate_draws_the_languages_at_the_layer_of_the_centred_readout(monkeypatch):
     states = np.random.default_rng(0).standard_normal((3, 4, 5))
     drawn = {}
-    monkeypatch.setattr(planes, "languages", lambda found, title: drawn.update(found) or title)
+    monkeypatch.setattr(planes, "languages", lambda found, title, *_: drawn.update(found) or title)
     layers = {("model", "raw"): 0, ("model", "centred"): 2, ("untrained", "centred"): 1}
     outcome = Outcome((), {}, embeddings={"en": states, "sw": states + 1})
     (file,) = evaluating._plane("held_out_retrieval", outcome, layers).items()

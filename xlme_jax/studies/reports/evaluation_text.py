@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from xlme_jax.checkpoints.saved import FOLDER
 from xlme_jax.evaluation import held_out_retrieval, measures, readouts
 from xlme_jax.evaluation.encoding import choose_layer
 from xlme_jax.evaluation.held_out_retrieval import Layers
 from xlme_jax.evaluation.outcome import Outcome
+from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.reports import verdict
 from xlme_jax.studies.reports.text_table import aligned
 
 _ABSENT = "–"
@@ -30,6 +33,26 @@ def to_text(outcomes: Sequence[Outcome], layer: int | None = None) -> str:
         scored = (f"scored: {count} ({repair})" for repair, count in outcome.repaired.items())
         parts.append("\n".join([*lines, *skipped, *scored]))
     return "\n\n".join(parts)
+
+
+def next_command(checkpoint: str, step: int | None, outcomes: Sequence[Outcome]) -> str:
+    """Returns the command to go on with after an evaluation.
+
+    Returns "" if no task is retrieval, or the checkpoint is of no run.
+
+    Args:
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints.
+      step: step of the checkpoint; None or 0 if it was imported.
+      outcomes: an outcome of each task.
+    """
+    run = as_path(checkpoint)
+    run = run.parent.parent if run.parent.name == FOLDER else run
+    for outcome in outcomes:
+        task = outcome.results[0].task if outcome.results else ""
+        figure = verdict.of_retrieval(task, outcome.headline)
+        if figure and step:
+            return verdict.next_command(str(run), step, figure, "demo")
+    return ""
 
 
 def _list(outcome: Outcome) -> list[str]:
@@ -63,6 +86,9 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
         accuracies = " forward, ".join(f"{figure:.4f}" for figure in figures)
         yield ""
         yield f"encoder, layer {number}, raw: {accuracies} backward"
+    if figure := verdict.of_retrieval(task, headline):
+        yield ""
+        yield figure.sentence
 
 
 def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[list[str]]:

@@ -1,6 +1,6 @@
 """Texts of several languages in the plane of their first two principal components."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,25 +11,35 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARKERS = "o^sDvP*"
+_LINES = 24  # Between translations.
 
 
-def languages(embeddings: Mapping[str, np.ndarray], title: str = "") -> bytes:
+def languages(
+    embeddings: Mapping[str, np.ndarray],
+    title: str = "",
+    translations: Sequence[tuple[str, str]] = (),
+    note: str = "",
+) -> bytes:
     """Draws texts as they are, and with each language's mean subtracted; returns a PNG.
 
     Args:
       embeddings: {language: vectors [N, D] of its texts}, such as `Model.encode` returns.
       title: title.
+      translations: pairs of languages whose texts with the same number are translations, of which
+        lines join the first ones.
+      note: sentence below the picture.
 
     Raises:
       ValueError: there are fewer than three texts in all, or their vectors have one dimension.
     """
     vectors = {name: np.asarray(rows, np.float64) for name, rows in embeddings.items()}
     centred = {name: rows - rows.mean(axis=0) for name, rows in vectors.items()}
-    figure = pictures.empty(10, 4.2, title)
+    figure = pictures.empty(10, 4.4, title)
     left, right = figure.subplots(1, 2)
-    _draw(left, vectors, "as they are")
-    _draw(right, centred, "each language's mean subtracted")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    _draw(left, vectors, translations, "as they are")
+    _draw(right, centred, translations, "each language's mean subtracted")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.supxlabel(note, fontsize=9)
     return pictures.png(figure)
 
 
@@ -56,12 +66,24 @@ def principal_components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return centred @ directions[:2].T, lengths[:2] ** 2 / total
 
 
-def _draw(axis: "Axes", embeddings: Mapping[str, np.ndarray], title: str) -> None:
+def _draw(
+    axis: "Axes",
+    embeddings: Mapping[str, np.ndarray],
+    translations: Sequence[tuple[str, str]],
+    title: str,
+) -> None:
     """Draws {language: vectors [N, D]} in the plane of their principal components."""
     points, shares = principal_components(np.concatenate(list(embeddings.values())))
     ends = np.cumsum([len(rows) for rows in embeddings.values()])[:-1]
     colors = pictures.COLORS
-    for number, (name, group) in enumerate(zip(embeddings, np.split(points, ends))):
+    groups = dict(zip(embeddings, np.split(points, ends)))
+    for source, target in translations:
+        count = max(_LINES // len(translations), 1)
+        sides = np.stack([groups[source][:count], groups[target][:count]])
+        lines = axis.plot(sides[..., 0], sides[..., 1], color="#888888", linewidth=0.7, zorder=0)
+        if (source, target) == translations[0]:
+            lines[0].set_label("translations")
+    for number, (name, group) in enumerate(groups.items()):
         marker = _MARKERS[number // len(colors) % len(_MARKERS)]
         axis.scatter(
             group[:, 0],

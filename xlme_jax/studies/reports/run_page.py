@@ -5,7 +5,9 @@ run that is still running or was killed.
 """
 
 import html
+import logging
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from xlme_jax.objectives.base import Diagnostics
 from xlme_jax.storage.files import naming_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.storage.sealed_json import parse
-from xlme_jax.studies.reports import explore, html_page, samples_page
+from xlme_jax.studies.reports import explore, html_page, samples_page, verdict
 from xlme_jax.studies.reports.curve_picture import draw, draw_readouts
 from xlme_jax.studies.reports.curves import (
     Curves,
@@ -37,12 +39,15 @@ from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 REPORT_HTML = "report.html"
 REPORT_PNG = "report.png"
 READOUTS_PNG = "readouts.png"
+_RETRIEVAL = "held-out retrieval, accuracy@1"
+_log = logging.getLogger(__name__)
 
 
 def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     """Writes `report.html` and `report.png` into a run's folder.
 
-    Writes `readouts.png` too if the run has measured retrieval by layer and readout.
+    Writes `readouts.png` too if the run has measured retrieval by layer and readout. Logs the
+    sentence on what the run has learned, and the next command.
 
     Args:
       model_dir: the folder with `metrics.jsonl`; `samples.jsonl`, `config.gin`, `manifest.json`,
@@ -70,6 +75,9 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
         compared = verdicts(curves, diagnostics)
         page = _page(model_dir, curves, compared, explored, readouts)
         path.write_text(page, encoding="utf-8")
+    if figure := _main_figure(compared):
+        command = _next_command(model_dir, curves, figure)
+        _log.info("Step %d: %s\nNext: %s", _last_step(curves), figure.sentence, command)
     return path
 
 
@@ -86,11 +94,12 @@ def _page(
 ) -> str:
     """Returns the whole page."""
     name = model_dir.resolve().name
-    last_step = max((curve[-1][0] for curve in curves.values()), default=0)
+    figure = _main_figure(compared)
     parts = [
         f"<h1>{escaped(name)}</h1>",
-        f'<p class="note">{last_step:,} steps; figures are means over the last tenth of the logged '
-        "points, which even out single steps.</p>",
+        _verdict(figure, _next_command(model_dir, curves, figure)) if figure else "",
+        f'<p class="note">{_last_step(curves):,} steps; figures are means over the last tenth of '
+        "the logged points, which even out single steps.</p>",
         _verdict_table(compared),
         "<h2>Curves</h2>",
         explored.body,
@@ -112,6 +121,41 @@ def _page(
     return html_page.page(name, body, style, (html_page.SORTING, *explored.scripts))
 
 
+def _last_step(curves: Curves) -> int:
+    return max((curve[-1][0] for curve in curves.values()), default=0)
+
+
+def _main_figure(compared: list[Verdict]) -> verdict.ComparedFigure | None:
+    """Returns retrieval, or else translation or the first metric; None without any.
+
+    Args:
+      compared: as `verdicts` returns them.
+    """
+    names = [name for name, *_ in compared]
+    if not names:
+        return None
+    first = next((name for name in names if name.startswith("held-out ")), names[0])
+    rows = [row for row in compared if row[0] == first]
+    baselines = {baseline: to_beat for _, _, baseline, to_beat in rows}
+    chance = baselines.get("chance", 0.0)
+    return verdict.ComparedFigure(
+        first, rows[0][1], baselines, 1 / chance if chance > 0 else math.inf
+    )
+
+
+def _next_command(model_dir: Path, curves: Curves, figure: verdict.ComparedFigure) -> str:
+    """Returns the command to go on with."""
+    good = f"inspect --gin_file={shlex.quote(str(model_dir / 'config.gin'))}"
+    if figure.name == _RETRIEVAL:
+        good = "evaluate --tasks=held_out_retrieval"
+    return verdict.next_command(str(model_dir), _last_step(curves), figure, good)
+
+
+def _verdict(figure: verdict.ComparedFigure, command: str) -> str:
+    """Returns what the run has learned, and the next command, as HTML."""
+    return f"<p>{escaped(figure.sentence)} Next: <code>{escaped(command)}</code></p>"
+
+
 def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
     """Returns the metrics that show whether a run learned, each with a baseline.
 
@@ -123,7 +167,7 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
       (metric, its final value, baseline, the baseline's final value) of each metric that the run
       has logged with its baseline.
     """
-    retrieval = ("held-out retrieval, accuracy@1", "probe/retrieval_accuracy")
+    retrieval = (_RETRIEVAL, "probe/retrieval_accuracy")
     labels = stream_labels(curves, diagnostics)
     comparisons = [
         (f"{label}: {b.label}", f"{stream}/{b.metric}", b.baseline_label, f"{stream}/{b.baseline}")
@@ -131,8 +175,8 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
         for stream, label in labels.items()
     ]
     comparisons += [
-        (*retrieval, "chance", "probe/retrieval_chance"),
         (*retrieval, "the untrained encoder", "probe/retrieval_untrained"),
+        (*retrieval, "chance", "probe/retrieval_chance"),
     ]
     comparisons += [
         (

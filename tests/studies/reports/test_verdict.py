@@ -1,0 +1,62 @@
+"""The sentence on a figure beside its baselines."""
+
+import pytest
+
+from xlme_jax.studies.reports.verdict import ComparedFigure, next_command, of_retrieval
+
+UNTRAINED = "the untrained encoder"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.68, "above the untrained encoder (0.0087) and chance (0.002)"),
+        # Two standard errors of .0087 in 500 trials are .0083.
+        (0.0168, "not above the untrained encoder (0.0087) yet, but above chance (0.002)"),
+        (0.0172, "above the untrained encoder (0.0087) and chance (0.002)"),
+        (0.002, "not above the untrained encoder (0.0087) or chance (0.002) yet"),
+        (float("nan"), "not above the untrained encoder (0.0087) or chance (0.002) yet"),
+    ],
+)
+def test_a_share_is_above_if_chance_does_not_explain_it(value, said):
+    figure = ComparedFigure("retrieval", value, {UNTRAINED: 0.0087, "chance": 0.002}, trials=500)
+    assert figure.sentence.partition(": ")[2] == f"{said}."
+    assert figure.is_above == said.startswith("above")
+
+
+def test_other_figures_are_above_if_they_are_larger():
+    dictionary = {"a word-by-word dictionary": 12.0}
+    assert ComparedFigure("BLEU", 12.1, dictionary).is_above
+    assert not ComparedFigure("BLEU", 12.0, dictionary).is_above
+    assert ComparedFigure("BLEU", 12.0, {}).sentence == "BLEU 12.000."
+
+
+def test_retrieval_is_that_of_centred_cosines_where_there_is_any():
+    headline = {
+        "x/chance": 0.01,
+        "x/accuracy": 0.2,
+        "x/accuracy_forward (untrained)": 0.9,
+        "x/accuracy (untrained)": 0.1,
+        "x/accuracy (generator (untrained))": 0.8,
+    }
+    figure = of_retrieval("x", headline)
+    assert figure.value == 0.2 and figure.baselines == {UNTRAINED: 0.1, "chance": 0.01}
+    centred = {
+        "x/centred/layer_1 (generator)": 0.6,
+        "x/centred/layer_2": 0.5,
+        "x/centred/layer_0 (untrained)": 0.05,
+    }
+    figure = of_retrieval("x", headline | centred)
+    assert figure.value == 0.5 and figure.baselines == {UNTRAINED: 0.05, "chance": 0.01}
+    assert "centred, layer 2" in figure.sentence and figure.trials == 100
+    assert of_retrieval("y", headline) is None
+
+
+def test_the_next_command_trains_on_until_the_figure_is_above():
+    below = ComparedFigure("x", 0.1, {"chance": 0.1})
+    command = next_command("a run", 50, below, "demo")
+    assert command == (
+        "python -m xlme_jax.train --gin_file='a run/config.gin' --gin.TRAIN_STEPS=200"
+    )
+    above = ComparedFigure("x", 0.2, {"chance": 0.1})
+    assert next_command("a run", 50, above, "demo").endswith("xlme_jax.demo --checkpoint='a run'")

@@ -1,0 +1,103 @@
+"""Whether a figure is above what it must beat, in a sentence, and the command to go on with."""
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Mapping
+
+# A share counts as above a baseline from so many standard errors of the baseline on.
+_ERRORS = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparedFigure:
+    """A figure beside its baselines.
+
+    Attributes:
+      name: its name.
+      value: the figure.
+      baselines: {name: value to beat}, such as "the untrained encoder" and "chance".
+      trials: number of trials of which the values are shares; infinite for other figures, which are
+        above a baseline if they are larger.
+    """
+
+    name: str
+    value: float
+    baselines: Mapping[str, float]
+    trials: float = math.inf
+
+    @property
+    def is_above(self) -> bool:
+        """Whether the figure is above all baselines by more than chance explains."""
+        return all(map(self._exceeds, self.baselines.values()))
+
+    @property
+    def sentence(self) -> str:
+        """The figure, its baselines and whether it is above them.
+
+        Such as "retrieval 0.011: not above the untrained encoder (0.0087) yet, but above chance
+        (0.002)."
+        """
+        above: list[str] = []
+        below: list[str] = []
+        for name, baseline in self.baselines.items():
+            group = above if self._exceeds(baseline) else below
+            group.append(f"{name} ({share(baseline)})")
+        parts = [f"not above {' or '.join(below)} yet"] if below else []
+        if above:
+            parts.append(f"{'but ' if below else ''}above {' and '.join(above)}")
+        return f"{self.name} {share(self.value)}" + (f": {', '.join(parts)}." if parts else ".")
+
+    def _exceeds(self, baseline: float) -> bool:
+        error = math.sqrt(max(baseline * (1 - baseline), 0.0) / self.trials)
+        return self.value > baseline + _ERRORS * error
+
+
+def share(value: float) -> str:
+    """Returns a figure with three decimals, a small one with two significant digits."""
+    return f"{value:.2g}" if 0 < value < 0.0095 else f"{value:.3f}"
+
+
+def of_retrieval(task: str, headline: Mapping[str, float]) -> ComparedFigure | None:
+    """Returns a task's retrieval by centred cosines, or else by cosines; None without either.
+
+    Args:
+      task: task of a measure whose `About.by_readout` is set.
+      headline: headline of its outcome, as `runs.evaluating.evaluate` completes it.
+    """
+    centred = [name for name in headline if name.startswith(f"{task}/centred/layer_")]
+    name = next((name for name in centred if not name.endswith(")")), f"{task}/accuracy")
+    if name not in headline:
+        return None
+    prefix = f"{task}/centred/" if name in centred else f"{name} "
+    baselines: dict[str, float] = {}
+    for other, value in headline.items():
+        if other.startswith(prefix) and other.endswith(" (untrained)"):
+            baselines["the untrained encoder"] = value
+    chance = headline.get(f"{task}/chance", 0.0)
+    if chance > 0:
+        baselines["chance"] = chance
+    how = "cosine"
+    if name in centred:
+        how = f"centred, layer {name.rpartition('_')[2]}"
+    label = f"{task} ({how}), accuracy@1"
+    return ComparedFigure(label, headline[name], baselines, 1 / chance if chance > 0 else math.inf)
+
+
+def next_command(run: str, steps: int, figure: ComparedFigure, command: str) -> str:
+    """Returns what to do next with a run.
+
+    Args:
+      run: MODEL_DIR.
+      steps: steps that it has trained.
+      figure: a figure of the run.
+      command: the command if the figure is above its baselines, such as "demo", without the
+        checkpoint; otherwise the run trains on.
+    """
+    folder = shlex.quote(run)
+    if figure.is_above:
+        return f"python -m xlme_jax.{command} --checkpoint={folder}"
+    return (
+        f"python -m xlme_jax.train --gin_file={shlex.quote(f'{run}/config.gin')} "
+        f"--gin.TRAIN_STEPS={4 * steps}"
+    )
