@@ -2,6 +2,7 @@ import base64
 import json
 import math
 import re
+import shlex
 
 import pytest
 from helpers import tiny
@@ -101,6 +102,23 @@ def test_page_is_self_contained_and_holds_the_picture(tmp_path):
     assert "python -m xlme_jax.train" in page and "<td>seed</td><td>3</td>" in page
     assert "Started 2 times" in page
     assert "90 steps" in page
+
+
+def test_commands_have_the_quotes_that_a_person_writes():
+    words = ["python", "--gin.MODEL_DIR='runs/a b'", "--gin.X=('en', 'ru')", "a b", "$x'", "it's"]
+    shown = run_page._readable(shlex.join(words))
+    assert shlex.split(shown) == words
+    assert shown.startswith("""python --gin.MODEL_DIR="'runs/a b'" --gin.X="('en', 'ru')" 'a b' """)
+    assert run_page._readable("it's") == "it's"
+
+
+def test_the_page_begins_with_a_sentence_and_the_next_command(tmp_path, undrawn, caplog):
+    write_run(tmp_path, range(0, 100, 10))
+    with caplog.at_level("INFO"):
+        page = write_report(tmp_path).read_text()
+    sentence = "accuracy@1 0.080: above the untrained encoder (0.010) and chance (0.0020)."
+    assert sentence in page and sentence in caplog.text
+    assert "xlme_jax.evaluate --tasks=held_out_retrieval --checkpoint=" in caplog.text
 
 
 def test_figures_stand_beside_what_they_must_beat(tmp_path, undrawn):

@@ -17,6 +17,8 @@ _STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --text: #ddd; --back: #17191c; --faint: #9a9a9a; --line: #3a3d42; --fill: #22252a;
           --ours: #1d2b3a; }
+  /* Plots have a white ground; their hues stay. */
+  img { filter: invert(0.91) hue-rotate(180deg); }
 }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
        max-width: 1100px; margin: 2em auto; padding: 0 1em; overflow-wrap: anywhere; }

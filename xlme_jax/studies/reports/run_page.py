@@ -153,7 +153,8 @@ def _next_command(model_dir: Path, curves: Curves, figure: verdict.ComparedFigur
 
 def _verdict(figure: verdict.ComparedFigure, command: str) -> str:
     """Returns what the run has learned, and the next command, as HTML."""
-    return f"<p>{escaped(figure.sentence)} Next: <code>{escaped(command)}</code></p>"
+    sentence = figure.sentence[0].upper() + figure.sentence[1:]
+    return f"<p>{escaped(sentence)} Next:</p>\n<pre>{escaped(command)}</pre>"
 
 
 def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
@@ -292,13 +293,30 @@ def _manifest(model_dir: Path) -> str:
     note = f'<p class="note">Started {len(starts)} times; this is the last.</p>'
     return "\n".join(
         [
-            f"<pre>{html.escape(visible_lines(command))}</pre>" if command else "",
+            f"<pre>{html.escape(visible_lines(_readable(command)))}</pre>" if command else "",
             note if len(starts) > 1 else "",
             html_page.details(
                 "Code, packages, devices and data", html_page.table(("", ""), facts.items())
             ),
         ]
     )
+
+
+def _readable(command: str) -> str:
+    """Returns a command line with the quotes that a person would write."""
+    try:
+        return " ".join(map(_quoted, shlex.split(command)))
+    except ValueError:  # Not of a shell.
+        return command
+
+
+def _quoted(word: str) -> str:
+    """Returns a word of a command for a shell, text in gin's quotes as NAME="'text'"."""
+    if "'" not in word or set(word) & set('"$`\\!\n'):
+        return shlex.quote(word)
+    name, equals, value = word.partition("=")
+    is_flag = equals and shlex.quote(name) == name
+    return f'{name}="{value}"' if is_flag else f'"{word}"'
 
 
 def _data_card(model_dir: Path) -> str:
@@ -320,7 +338,9 @@ def _repeating_command(model_dir: Path) -> str:
     """Returns the command that repeats the run, if its configuration is in the folder."""
     if not (model_dir / "config.gin").is_file():
         return ""
-    again = "python -m xlme_jax.train --gin_file=config.gin --gin.MODEL_DIR=\"'a_new_folder'\""
+    file = f"--gin_file={model_dir / 'config.gin'}"
+    folder = f"--gin.MODEL_DIR='{model_dir}_again'"
+    again = f"python -m xlme_jax.train {_quoted(file)} {_quoted(folder)}"
     return f'<p class="note">The same again: <code>{html.escape(again)}</code></p>'
 
 
