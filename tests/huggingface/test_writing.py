@@ -207,7 +207,10 @@ def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
     hf_folders.export(run, tmp_path / "one")
     card = (tmp_path / "one" / "README.md").read_text()
     assert "converted from XLM-R (`xlm-roberta-tiny`).\n" in card and xlmr in card
-    assert "## Training\n\n1. XLM-R, weights of `xlm-roberta-tiny`.\n\n## Licence" in card
+    assert (
+        "## Training\n\n1. XLM-R, weights of `xlm-roberta-tiny`.\n\n## Results\n\nNot measured"
+        in card
+    )
     assert "pre-trained" not in card and "Conneau and Lample" not in card
     origin = {"origin": str(run / "checkpoints" / "0")}
     more = hf_folders.write_checkpoint(

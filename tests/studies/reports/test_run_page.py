@@ -116,7 +116,7 @@ def test_the_page_begins_with_a_sentence_and_the_next_command(tmp_path, undrawn,
     write_run(tmp_path, range(0, 100, 10))
     with caplog.at_level("INFO"):
         page = write_report(tmp_path).read_text()
-    sentence = "accuracy@1 0.080: above the untrained encoder (0.010) and chance (0.0020)."
+    sentence = "accuracy@1 0.080: above the untrained encoder (0.010) and chance (0.002)."
     assert sentence in page and sentence in caplog.text
     assert "xlme_jax.evaluate --tasks=held_out_retrieval --checkpoint=" in caplog.text
 
@@ -196,8 +196,8 @@ def test_config_and_model_are_shown_and_escaped(tmp_path, undrawn):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\nTRAIN_STEPS = 10" in page
     assert "kernel [&lt;embed&gt;, mlp]" in page
     assert "a &lt;b&gt; &amp; c" in page
-    assert "--a=&#x27;&lt;x&gt;&#x27;" in page
-    assert "--gin_file=config.gin" in page
+    assert "&#x27;--a=&lt;x&gt;&#x27;" in page
+    assert "a &lt;b&gt; &amp; c/config.gin&#x27; --gin.MODEL_DIR=&quot;" in page
 
 
 def test_samples_are_shown(tmp_path, undrawn):

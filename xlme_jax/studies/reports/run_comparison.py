@@ -193,10 +193,10 @@ def _ends(lengths: Lengths, runs: Sequence[Curves]) -> list[DifferenceTable]:
     notes += [] if lengths.are_equal else ["The runs are of different lengths."]
     head = ["", *lengths.names, f"{lengths.names[-1]} to {lengths.names[0]}"]
     headlines = [row for row in rows if _HEADLINE.fullmatch(row[0])]
-    others = [row for row in rows if not _HEADLINE.fullmatch(row[0])]
+    further = [row for row in rows if not _HEADLINE.fullmatch(row[0])]
     tables = [DifferenceTable("Ends of the curves", head, headlines, " ".join(notes))]
-    if others:
-        tables.append(DifferenceTable("Ends of further curves", head, others, is_folded=True))
+    if further:
+        tables.append(DifferenceTable("Ends of further curves", head, further, is_folded=True))
     return tables
 
 
