@@ -95,6 +95,19 @@ def test_a_second_task_replaces_its_own_rows_only(tmp_path):
     assert found.skipped == {"udpos": {"empty": 1}}
 
 
+def test_results_in_a_run_that_moved_are_completed(tmp_path):
+    header = results.Header("x", str(tmp_path / "a" / "checkpoints" / "7"), step=7)
+    results.write(_outcome("xnli", ("de", 0.5)), tmp_path / "a" / "evaluation" / "7", header)
+    (tmp_path / "a").rename(tmp_path / "b")
+    moved = results.Header("x", str(tmp_path / "b" / "checkpoints" / "7"), step=7)
+    path = tmp_path / "b" / "evaluation" / "7"
+    results.write(_outcome("udpos", ("de", 0.5)), path, moved)
+    assert {row.task for row in results.read(path).results} == {"xnli", "udpos"}
+    other = results.Header("x", str(tmp_path / "c" / "checkpoints" / "7"), step=7)
+    with pytest.raises(ResultsError, match="holds figures of checkpoint"):
+        results.write(_outcome("udpos", ("de", 0.5)), path, other)
+
+
 @pytest.mark.parametrize(
     "change", [{"checkpoint": "runs/b"}, {"step": 40}, {"seed": 4}, {"config": "bad"}]
 )

@@ -451,8 +451,15 @@ def _check_unique(results: Sequence[Result], path: Path) -> None:
 
 
 def _check_same(old: Header, new: Header, path: Path) -> None:
-    """Raises ResultsError if two headers are not of the same checkpoint."""
-    for name in ("checkpoint", "step", "seed", "config"):
+    """Raises ResultsError if two headers are not of the same checkpoint.
+
+    A file in the folder of the checkpoint's own run is of that checkpoint, also if the run moved.
+    """
+    expected_folder = as_path(new.checkpoint).parent.parent / "evaluation" / str(new.step)
+    names = ["step", "seed", "config"]
+    if path.parent != expected_folder:
+        names.insert(0, "checkpoint")
+    for name in names:
         old_value, new_value = getattr(old, name), getattr(new, name)
         if old_value != new_value:
             raise ResultsError(
