@@ -210,6 +210,11 @@ class TestTsv:
         assert pairs == [("a", "b"), ('"q', '"r')]
         assert report.skipped == {"missing column": 2, "empty side": 1, "invalid UTF-8": 1}
 
+    def test_pairs_in_another_encoding_are_an_error(self, tmp_path):
+        path = write(tmp_path / "en-tr.tsv", "tea\tçay ve süt\n".encode("cp1254") * 30)
+        with pytest.raises(DataError, match=r"en-tr\.tsv: 30 lines are not UTF-8, .*iconv -f"):
+            collect(read_tsv, path)
+
     @pytest.mark.parametrize("data", ["", "no tabs\nat all\n"])
     def test_no_pairs_at_all(self, tmp_path, data):
         path = write(tmp_path / "en-fr.tsv", data)

@@ -234,6 +234,22 @@ class TestDocuments:
         assert documents == ["one\ntwo", "three"]
         assert report.skipped == {"invalid UTF-8": 3}
 
+    @pytest.mark.parametrize("invalid", [9, 10])
+    def test_a_tenth_in_another_encoding_is_an_error(self, tmp_path, invalid):
+        line = "Iğdır'da çay içtik.\n"
+        data = b"Ankara'da oturur.\n" * 80 + line.encode("cp1254") * invalid
+        path = write(tmp_path / "tr.txt", data)
+        if invalid < 10:
+            assert documents_of(path)[1].skipped == {"invalid UTF-8": 9}
+            return
+        said = r"tr\.txt: 10 lines are not UTF-8, as .*`iconv -f ENCODING -t UTF-8 FILE"
+        with pytest.raises(DataError, match=said):
+            documents_of(path)
+
+    def test_a_few_damaged_lines_of_a_long_file_are_skipped(self, tmp_path):
+        path = write(tmp_path / "tr.txt", b"a line of text\n" * 200 + b"\xff a line\n" * 20)
+        assert documents_of(path)[1].skipped == {"invalid UTF-8": 20}
+
     def test_repairs_beside_invalid_lines_are_counted_once(self, tmp_path):
         path = write(tmp_path / "en.txt", b"a\x01b\x02\n\xff\nc\xc2\x85d")
         documents, report = documents_of(path)

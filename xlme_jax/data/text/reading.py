@@ -8,7 +8,6 @@ text is counted in a `ReadReport`. `xlme_jax.data.text.pair_kinds` reads languag
 from __future__ import annotations
 
 import enum
-import functools
 import itertools
 import logging
 import re
@@ -22,12 +21,16 @@ import numpy as np
 
 from xlme_jax.data import file_languages, languages
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS
-from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
+from xlme_jax.data.text.decompression import DataError, printable, read_blocks, strip_compression
 from xlme_jax.data.text.opening import is_utf8, text_blocks
 from xlme_jax.storage.paths import as_path, is_folder
 
 # Longer lines of parallel text are skipped; those of documents are split.
 MAX_LINE_BYTES = 1 << 20
+# A file in another encoding has this share of bytes in lines that are not UTF-8, and so many lines.
+# Less is damage, and is skipped.
+_MOST_INVALID = 0.1
+_FEW_LINES = 10
 
 _log = logging.getLogger(__name__)
 _Line = TypeVar("_Line")
@@ -186,35 +189,86 @@ def _decode_whole(data: bytes, report: ReadReport) -> str | None:
     return text
 
 
-def _decode_lines(data: bytes, report: ReadReport) -> list[str | Rejected]:
-    """Returns the lines of a cleaned block, with a `Rejected` for each that is not UTF-8."""
-    lines = (_decode_whole(line, report) for line in data.split(b"\n"))
-    return [Rejected.INVALID_UTF8 if line is None else line for line in lines]
+@dataclass
+class _Decoder:
+    """Decodes the lines of one file, of which a few may be damaged.
 
-
-def _decode(data: bytes, report: ReadReport) -> Sequence[str | Rejected]:
-    r"""Returns the lines of a block, split at "\n" and cleaned, with a `Rejected` for each invalid.
-
-    Lines are decoded one by one, which is slower, only if the block as a whole is not UTF-8.
+    Attributes:
+        name: Name of the file in error messages.
+        report: Collects the numbers of repairs.
+        size: Bytes so far.
+        invalid_size: Bytes so far of lines that are not UTF-8.
+        invalid_lines: Number so far of lines that are not UTF-8.
     """
-    data = _clean_bytes(data, report)
-    text = _decode_whole(data, report)
-    return _decode_lines(data, report) if text is None else text.split("\n")
 
+    name: str
+    report: ReadReport
+    size: int = 0
+    invalid_size: int = 0
+    invalid_lines: int = 0
 
-def _decode_valid(data: bytes, report: ReadReport) -> str:
-    """Returns the text of a block, cleaned, without the lines that are not UTF-8.
+    def decode(self, data: bytes) -> Sequence[str | Rejected]:
+        r"""Returns the lines of a block, split at "\n" and cleaned; a `Rejected` for each invalid.
 
-    These lines are counted as skipped.
-    """
-    data = _clean_bytes(data, report)
-    text = _decode_whole(data, report)
-    if text is not None:
-        return text
-    lines = _decode_lines(data, report)
-    valid = [line for line in lines if isinstance(line, str)]
-    report.skip(Rejected.INVALID_UTF8.value, len(lines) - len(valid))
-    return "\n".join(valid)
+        Lines are decoded one by one, which is slower, only if the block as a whole is not UTF-8.
+
+        Raises:
+            DataError: A tenth of the file so far is not UTF-8.
+        """
+        data = _clean_bytes(data, self.report)
+        self.size += len(data)
+        text = _decode_whole(data, self.report)
+        return self._decode_lines(data) if text is None else text.split("\n")
+
+    def decode_valid(self, data: bytes) -> str:
+        """Returns the text of a block, cleaned, without the lines that are not UTF-8.
+
+        These lines are counted as skipped.
+
+        Raises:
+            DataError: See `decode`.
+        """
+        data = _clean_bytes(data, self.report)
+        self.size += len(data)
+        text = _decode_whole(data, self.report)
+        if text is not None:
+            return text
+        lines = self._decode_lines(data)
+        valid = [line for line in lines if isinstance(line, str)]
+        self.report.skip(Rejected.INVALID_UTF8.value, len(lines) - len(valid))
+        return "\n".join(valid)
+
+    def split(self, data: bytes) -> list[bytes]:
+        r"""Returns the lines of a block, split at "\n", neither decoded nor cleaned.
+
+        Raises:
+            DataError: See `decode`.
+        """
+        self.size += len(data)
+        lines = data.split(b"\n")
+        if _decode_whole(data, ReadReport()) is None:
+            self._count([line for line in lines if _decode_whole(line, ReadReport()) is None])
+        return lines
+
+    def _decode_lines(self, data: bytes) -> list[str | Rejected]:
+        """Returns the lines of a cleaned block, with a `Rejected` for each that is not UTF-8."""
+        lines = data.split(b"\n")
+        texts = [_decode_whole(line, self.report) for line in lines]
+        self._count([line for line, text in zip(lines, texts) if text is None])
+        return [Rejected.INVALID_UTF8 if text is None else text for text in texts]
+
+    def _count(self, invalid: Sequence[bytes]) -> None:
+        """Counts lines that are not UTF-8; raises DataError if they are a tenth of the file."""
+        self.invalid_lines += len(invalid)
+        self.invalid_size += sum(map(len, invalid))
+        if self.invalid_lines >= _FEW_LINES and self.invalid_size >= _MOST_INVALID * self.size:
+            example = printable(invalid[0][:60].decode(errors="replace"))
+            raise DataError(
+                f"{self.name}: {self.invalid_lines:,} lines are not UTF-8, as {example!r}; convert "
+                "the file by `iconv -f ENCODING -t UTF-8 FILE > CONVERTED` from the ENCODING it is "
+                "written in, such as CP1252, or remove such characters by "
+                "`iconv -c -f UTF-8 -t UTF-8 FILE > CONVERTED`"
+            )
 
 
 def decoded(data: bytes, report: ReadReport) -> str | None:
@@ -242,9 +296,12 @@ def aligned_lines(
 
     Yields:
         A line without its line end, or a `Rejected` in place of an unusable line.
+
+    Raises:
+        DataError: A tenth of the file, and at least ten lines, are not UTF-8.
     """
-    split = functools.partial(_decode, report=report)
-    return _split_blocks(_line_blocks(blocks, name, max_line_bytes, report), split)
+    decoder = _Decoder(name, report)
+    return _split_blocks(_line_blocks(blocks, name, max_line_bytes, report), decoder.decode)
 
 
 def byte_lines(
@@ -252,7 +309,7 @@ def byte_lines(
 ) -> Iterator[bytes | Rejected]:
     r"""Streams lines as `aligned_lines` does, without "\n", but neither decoded nor cleaned."""
     whole_lines = _line_blocks(blocks, name, max_line_bytes, report)
-    return _split_blocks(whole_lines, lambda data: data.split(b"\n"))
+    return _split_blocks(whole_lines, _Decoder(name, report).split)
 
 
 def _split_blocks(
@@ -303,16 +360,14 @@ def pieces(text: str, max_chars: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _document_parts(
-    blocks: Iterable[tuple[bytes, bool]], report: ReadReport
-) -> Iterator[list[str]]:
+def _document_parts(blocks: Iterable[tuple[bytes, bool]], decoder: _Decoder) -> Iterator[list[str]]:
     """Yields the decoded text of each block, split at blank lines.
 
     The first part of a block continues the document that the last part of the previous block began.
     """
     at_line_start = True
     for data, complete in blocks:
-        text = _decode_valid(data, report)
+        text = decoder.decode_valid(data)
         if at_line_start:
             # The block may start with a blank line, so the preceding line end is added again.
             parts = BLANK_LINE.split("\n" + text)
@@ -343,7 +398,8 @@ def read_documents(
         Non-empty documents (or pieces) with lines joined by "\n".
 
     Raises:
-        DataError: The file cannot be opened, is damaged, or contains no text.
+        DataError: The file cannot be opened, is damaged, contains no text, or a tenth of it, and at
+            least ten lines, are not UTF-8.
         ValueError: `max_document_chars` is less than 1.
     """
     if max_document_chars < 1:
@@ -370,7 +426,7 @@ def _documents(path: str | Path, report: ReadReport, max_chars: int) -> Iterator
     # A longer line has more than `max_chars` characters, of 4 bytes at most, and is split anyway.
     limit = max(4 * max_chars, MAX_LINE_BYTES // 4)
     lines = _line_blocks(read_blocks(path), str(path), limit, report)
-    for parts in _document_parts(lines, report):
+    for parts in _document_parts(lines, _Decoder(str(path), report)):
         parts[0] = unfinished + parts[0]
         if max(map(len, parts)) > max_chars:
             cut = [list(pieces(part, max_chars)) for part in parts]

@@ -233,14 +233,22 @@ def _header(path: Path, rows: _Cells) -> list[str]:
     """Returns the names in the first of `rows`, which it consumes.
 
     Raises:
-        DataError: There is no row, or the first is unreadable.
+        DataError: There is no row, the first is unreadable, or another mark separates its fields.
     """
     row = next(rows, None)
     if row is None or isinstance(row, str):
         why = "empty" if row is None else f"unreadable first line ({row})"
         raise DataError(f"{path}: {why}; the first line must name the columns")
     names = [name if isinstance(name, str) else name.decode(errors="replace") for name in row]
-    return [name.strip() for name in names]
+    names = [name.strip() for name in names]
+    mark = next((mark for mark in ";\t," if len(names) == 1 and mark in names[0]), "")
+    if mark:
+        words = {";": "semicolons", "\t": "tabs", ",": "commas"}[mark]
+        raise DataError(
+            f"{path}: {words} separate the fields, as in {printable(names[0])!r}; save it with "
+            "commas as .csv or with tabs as .tsv"
+        )
+    return names
 
 
 def _selected(path: Path, rows: _Cells, columns: Sequence[str]) -> Rows:
