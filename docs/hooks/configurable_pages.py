@@ -10,6 +10,7 @@ import typing
 
 from griffe import Docstring, DocstringSection, DocstringSectionKind, Parser
 
+from xlme_jax.configuration.help_text import descriptions
 from xlme_jax.configuration.registry import MACROS, default_of
 from xlme_jax.configuration.registry import classes as configurables
 from xlme_jax.configuration.values import type_name
@@ -54,16 +55,6 @@ def classes() -> str:
     names = (f"{cls.__module__}.{cls.__qualname__}" for cls in configurables().values())
     own = (name for name in names if not name.startswith("xlme_jax.evaluation."))
     return _CLASSES + "\n".join(f"\n::: {name}\n{options}" for name in own)
-
-
-def descriptions(cls: type) -> dict[str, str]:
-    """Returns {field: text} of the sections "Attributes" of a class and its bases."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        for section in _sections(base):
-            if section.kind is DocstringSectionKind.attributes:
-                found |= {entry.name: entry.description for entry in section.value}
-    return found
 
 
 def _written_class(cls: type) -> type:

@@ -1,11 +1,13 @@
 import dataclasses
 import fnmatch
 import re
+import subprocess
+import sys
 
 import pytest
 from helpers import tiny
 
-from xlme_jax.configuration import command_line, loading, registry
+from xlme_jax.configuration import command_line, gin_files, help_text, loading, registry
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.batches.pair_layouts import Sides
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
@@ -406,8 +408,60 @@ def test_gin_flags_are_rewritten():
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "bound"),
+    [
+        ("MODEL_DIR = runs/a", "MODEL_DIR = 'runs/a'"),
+        ("DATA_DIR=/data/a-b.1", "DATA_DIR = '/data/a-b.1'"),
+        ("MODEL_DIR = 'runs/a'", "MODEL_DIR = 'runs/a'"),
+        ("INIT_FROM = None", "INIT_FROM = None"),
+        ("INIT_FROM = %MODEL_DIR", "INIT_FROM = %MODEL_DIR"),
+        ("TRAIN_STEPS = runs/a", "TRAIN_STEPS = runs/a"),
+    ],
+)
+def test_paths_need_no_quotes(given, bound):
+    assert gin_files.with_quotes(given) == bound
+
+
+def test_a_bare_path_reaches_the_configuration():
+    assert load("MODEL_DIR = runs/a").model_dir == "runs/a"
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--TRAIN_STEPS=2", r"'TRAIN_STEPS'\. Did you mean --gin\.TRAIN_STEPS=2\?"),
+        ("--Loop.seed=2", r"Did you mean --gin\.Loop\.seed=2\?"),
+        ("--checkpoint=runs/a", r"Did you mean --gin\.INIT_FROM=runs/a\?"),
+        ("--num_processed=2", r"Did you mean --num_processes\?"),
+    ],
+)
+def test_an_unknown_flag_says_what_was_meant(argument, said):
+    assert re.search(said, _error_of("train", argument))
+
+
+def _error_of(command, *arguments):
+    """Returns what a command prints on wrong flags."""
+    (result,) = tiny.run_each(command, arguments)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_a_missing_flag_says_what_it_is():
+    assert "--checkpoint=... is missing: MODEL_DIR of a run" in _error_of("evaluate")
+    assert "--output=... is missing: " in _error_of("export", "--checkpoint=a")
+
+
+def test_help_ends_silently_when_nobody_reads_on():
+    command = f"{sys.executable} -m xlme_jax.average --help | true"
+    result = subprocess.run(
+        command, shell=True, capture_output=True, text=True, cwd=tiny.REPOSITORY
+    )
+    assert not result.stderr
+
+
 def test_the_description_names_every_field_with_type_and_default():
-    text = registry.describe()
+    text = help_text.configurables()
     for name, cls in registry.classes().items():
         assert re.search(rf"^  {name}: \w", text, re.M), name
         for field in dataclasses.fields(cls):
@@ -419,7 +473,7 @@ def test_the_description_names_every_field_with_type_and_default():
             )
             assert line[1].endswith(" (required)") == required, line[0]
             assert required or " = " in line[1], line[0]
-    assert "    Loop.train_steps: int (required)" in text
+    assert "    Loop.train_steps: int (required)\n        " in text
     assert "    Optimizer.learning_rate: float = 0.0005" in text
     assert "    Loop.init_from: str or None = None" in text
     assert "    Encoder.relative_bias: one of 'gated', 'plain', 'none' = 'gated'" in text

@@ -10,7 +10,7 @@ from fuzzing import assert_as_expected, budgets, check, damaged, outcome
 from helpers import tiny
 from hypothesis import strategies as st
 
-from xlme_jax.configuration import command_line, loading, source_flags
+from xlme_jax.configuration import command_line, loading, source_flags, user_errors
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.preparation.prepare_config import PrepareConfig
@@ -199,7 +199,7 @@ def parse(monkeypatch, capsys):
             assert isinstance(source_flags.configuration(output="."), PrepareConfig)
             return ""
         except ValueError as error:
-            assert command_line._is_ours(error)
+            assert user_errors.is_ours(error)
             return str(error)
 
     return parsed

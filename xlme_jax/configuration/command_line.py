@@ -1,13 +1,11 @@
 """Shared parts of the commands: gin flags, --help, and user errors without a traceback."""
 
-import errno
 import importlib
 import logging
 import os
 import re
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,9 +13,6 @@ from typing import Any
 from absl import app, flags
 from absl import logging as absl_logging
 
-from xlme_jax.storage.buckets import explain
-
-_OUR_PACKAGES = ("xlme_jax", "tasks")
 flags.DEFINE_list(
     "trusted_modules", [], "Python modules that the configurations of checkpoints may import."
 )
@@ -53,7 +48,7 @@ def run_app(
     def guarded(argv: Sequence[str]) -> int | None:
         if not flags.FLAGS["verbosity"].present:
             _silence_libraries()
-        for package in _OUR_PACKAGES:
+        for package in ("xlme_jax", "tasks"):
             logging.getLogger(package).setLevel(logging.INFO)
         if len(argv) > 1 and not arguments:
             print(f"Unknown argument {argv[1]!r}; flags begin with --.", file=sys.stderr)
@@ -61,17 +56,27 @@ def run_app(
         try:
             for module in flags.FLAGS["trusted_modules"].value or ():
                 _import(module)
-            return main(*argv[1:])
+            code = main(*argv[1:])
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            from xlme_jax.configuration import user_errors
+
+            if not user_errors.is_output_closed():
+                raise
+            return 128 + signal.SIGPIPE
         except KeyboardInterrupt:
             print("Interrupted. Run the same command again.", file=sys.stderr)
             sys.stdout.flush()
             # A normal exit would be a segmentation fault while JAX's threads still compute.
             os._exit(128 + signal.SIGINT)
         except Exception as error:
-            message = _explanation(error)
+            from xlme_jax.configuration import user_errors
+
+            message = user_errors.explanation(error)
             if os.environ.get("XLME_TRACEBACK") or not message:
                 raise
-            print(f"{type(error).__name__}: {_printable(message)}", file=sys.stderr)
+            print(f"{type(error).__name__}: {user_errors.printable(message)}", file=sys.stderr)
             return 1
 
     argv = gin_flags(sys.argv) if reads_gin else sys.argv
@@ -109,49 +114,20 @@ def _silence_libraries() -> None:
     sys.unraisablehook = report_unless_closed
 
 
-def _explanation(error: Exception) -> str:
-    """Returns the message of a user error; "" for a bug, whose traceback is to be shown."""
-    if isinstance(error, OSError):
-        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return ""
-        where = "" if error.filename is None else f"{error.filename}: "
-        return (
-            f"{where}{error.strerror}; check the path, its permissions and the free disk "
-            "space (XLME_TRACEBACK=1 shows the traceback)"
-        )
-    if isinstance(error, ValueError) and _is_ours(error):
-        return str(error)
-    return explain(error)
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Returns whether this project raised the error; errors of other modules are bugs."""
-    # The stack of an error from a worker process ends elsewhere, so that the error's class tells.
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    modules = (type(error).__module__, frame.f_globals.get("__name__", ""))
-    return any(module.split(".")[0] in (*_OUR_PACKAGES, "__main__") for module in modules)
-
-
-def _printable(message: str) -> str:
-    """Returns a message with control characters escaped, which file names may contain."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
-
-
 def _parse_flags(argv: Sequence[str]) -> list[str]:
     """Returns the arguments that are not flags; exits after --help, and on invalid flags."""
+    reads_gin = "gin_file" in flags.FLAGS
     if any(arg in ("--help", "-h", "--helpfull") for arg in argv):
-        print(sys.modules["__main__"].__doc__, "\n")
-        print(flags.FLAGS.main_module_help())
-        if "gin_file" in flags.FLAGS:
-            print(flags.FLAGS.module_help(define_flags.__module__))
-            # Imports JAX and all systems, which preparation does not need.
-            from xlme_jax.configuration.registry import describe
+        from xlme_jax.configuration import help_text
 
-            print(describe())
+        help_text.print_help(sys.modules["__main__"].__doc__ or "", reads_gin)
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
     except (flags.Error, UnicodeError) as error:  # UnicodeError: from a --flagfile
-        print(f"{type(error).__name__}: {_printable(str(error))}", file=sys.stderr)
+        from xlme_jax.configuration import help_text, user_errors
+
+        message = user_errors.printable(help_text.explained(error, reads_gin))
+        print(f"{type(error).__name__}: {message}", file=sys.stderr)
         print("--help lists the flags.", file=sys.stderr)
         sys.exit(1)

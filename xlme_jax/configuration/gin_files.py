@@ -1,5 +1,6 @@
 """Reads gin files, with limits, and with errors that name the file and line."""
 
+import ast
 import codecs
 import contextlib
 import dataclasses
@@ -25,6 +26,9 @@ _MAX_STRINGS = 1000  # Of adjacent string literals: gin's time is quadratic in t
 
 # Byte order marks; UTF-32's little-endian mark begins with the one of UTF-16.
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+# Macros whose values may stand without quotes on the command line.
+_PATHS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "EVAL_DIR", "VOCABULARY")
 
 # The folder with gin_configs/ next to this package.
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,6 +117,18 @@ def add_names(text: str) -> None:
         reading.has_earlier_names = True
 
 
+def with_quotes(binding: str) -> str:
+    """Returns `MODEL_DIR = 'runs/a'` for `MODEL_DIR = runs/a`, and other bindings as they are."""
+    name, _, value = map(str.strip, binding.partition("="))
+    if name not in _PATHS or not value or value[0] in "%@'\"([{":
+        return binding
+    try:
+        ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return f"{name} = {os.path.expanduser(value)!r}"
+    return binding
+
+
 def check_source(text: str) -> None:
     """Raises ValueError for text that gin parses too slowly, and for gin's dynamic registration."""
     strings = 0
@@ -183,7 +199,7 @@ def explained(source: str) -> Iterator[None]:
         problem = str(error.msg).strip().splitlines()[-1].strip().rstrip(".")
         raise ConfigError(
             f"{where}: {problem[:MAX_SHOWN]}. Lines must be NAME = VALUE, values Python literals: "
-            "quote strings, as in --gin.MODEL_DIR=\"'runs/a'\"."
+            "quote strings, as in --gin.Encoder.relative_bias=\"'none'\"."
         ) from error
     except RecursionError as error:
         raise ConfigError(f"{source}: brackets or includes are nested too deep.") from error

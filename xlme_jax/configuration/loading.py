@@ -19,6 +19,7 @@ from xlme_jax.configuration.gin_files import (
     explained,
     opened,
     reading,
+    with_quotes,
 )
 from xlme_jax.configuration.references import (
     MACRO,
@@ -115,6 +116,7 @@ def _parse(
     defined = bound_macros(), bound_scopes()
     for binding in bindings:
         with explained(f"--gin.{binding.replace(' = ', '=', 1)}"):
+            binding = with_quotes(binding)
             check_source(binding)
             add_names(binding)
             gin.parse_config(binding)

@@ -10,7 +10,7 @@ from typing import Any
 
 import gin
 
-from xlme_jax.configuration.values import ConfigError, convert, type_name
+from xlme_jax.configuration.values import ConfigError, convert
 from xlme_jax.evaluation import measures
 
 # Macros that every configuration defines, so that every run can override them.
@@ -126,19 +126,6 @@ def gin_name(cls: type) -> str:
     path = f"{cls.__module__.removeprefix('xlme_jax.')}:{cls.__qualname__}"
     names = (name for name, entry in CONFIGURABLES.items() if entry in (cls, path))
     return next(names, cls.__name__)
-
-
-def describe() -> str:
-    """Returns a list of all configurables with types and defaults, for --help."""
-    lines = ["Configurables (--gin.NAME=VALUE, or in a file):"]
-    for name, cls in classes().items():
-        lines.append(f"  {name}: {(cls.__doc__ or '').strip().splitlines()[0]}")
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(cls):
-            default = default_of(field)
-            lines.append(f"    {name}.{field.name}: {type_name(hints[field.name])}{default}")
-    lines.append("Macros that every run defines: " + ", ".join(MACROS))
-    return "\n".join(lines)
 
 
 def default_of(field: dataclasses.Field) -> str:
