@@ -41,7 +41,7 @@ def printable(message: str) -> str:
 def is_output_closed() -> bool:
     """Returns whether what reads the output has ended, such as `head`; then drops the rest."""
     try:
-        sys.stdout.flush()
+        print(flush=True)  # What failed before is no longer in the buffer.
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
