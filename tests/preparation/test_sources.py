@@ -160,3 +160,9 @@ def test_dataflow_needs_paths_in_buckets(change, name, monkeypatch):
     sources.check(PrepareConfig(**given | change, runner="DirectRunner"))
     with pytest.raises(ValueError, match=f"^prepare: {name}, which the workers of Data.* cannot"):
         sources.check(PrepareConfig(**given | change, runner="DataflowRunner"))
+
+
+def test_a_task_that_is_nearly_a_source_is_named():
+    config = PrepareConfig("x", ("bitex",))
+    with pytest.raises(ValueError, match="unknown task 'bitex'; did you mean 'bitext'"):
+        sources.check(config)

@@ -34,7 +34,8 @@ def print_help(about: str, reads_gin: bool) -> None:
     if reads_gin:
         parts.append(configurables())
     try:
-        print("\n".join(parts), flush=True)
+        sys.stdout.write("\n".join(parts) + "\n")
+        sys.stdout.flush()
     except BrokenPipeError:
         if not is_output_closed():
             raise

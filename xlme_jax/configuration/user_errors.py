@@ -41,7 +41,8 @@ def printable(message: str) -> str:
 def is_output_closed() -> bool:
     """Returns whether what reads the output has ended, such as `head`; then drops the rest."""
     try:
-        print(flush=True)  # What failed before is no longer in the buffer.
+        sys.stdout.write("\n")  # What failed before is no longer in the buffer.
+        sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True

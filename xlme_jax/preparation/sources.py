@@ -236,10 +236,14 @@ def check(config: PrepareConfig) -> None:
     """Checks that the fields of a configuration fit each other and the tasks.
 
     Raises:
-      ValueError: `options` has an unknown name; a limit or filter is invalid; `validation`,
-        `deduplicate` or `where` is set and applies to no task; or the workers of Dataflow would
-        read or write a local path.
+      ValueError: A task is nearly the name of a source; `options` has an unknown name; a limit or
+        filter is invalid; `validation`, `deduplicate` or `where` is set and applies to no task; or
+        the workers of Dataflow would read or write a local path.
     """
+    for task in config.tasks:
+        near = difflib.get_close_matches(task, list(SOURCES), n=1, cutoff=0.85)
+        if near and task not in SOURCES and not config.modules:
+            raise ValueError(f"prepare: unknown task {task!r}; did you mean {near[0]!r}?")
     if config.options:
         _check_options(config)
         filters.check(config)
