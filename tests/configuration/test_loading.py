@@ -130,10 +130,10 @@ def test_a_bad_choice_says_what_is_allowed(binding, expected):
 
 
 def test_a_value_that_is_no_literal_says_how_to_write_it():
-    for binding in ("MODEL_DIR = runs/a", "MODEL_DIR = ", "MODEL_DIR"):
+    for binding in ("Encoder.relative_bias = gated", "MODEL_DIR = ", "MODEL_DIR"):
         text = message(binding)
-        assert text.startswith("--gin.MODEL_DIR")
-        assert "quote strings, as in --gin.MODEL_DIR=\"'runs/a'\"" in text
+        assert text.startswith(f"--gin.{binding.split()[0]}")
+        assert "quote strings, as in --gin.Encoder.relative_bias=\"'none'\"" in text
 
 
 def test_an_unknown_file_says_which_was_meant(caplog):

@@ -28,7 +28,7 @@ _MAX_STRINGS = 1000  # Of adjacent string literals: gin's time is quadratic in t
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 # Macros whose values may stand without quotes on the command line.
-_PATHS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "EVAL_DIR", "VOCABULARY")
+_PATHS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "BRANCH_FROM", "EVAL_DIR", "VOCABULARY")
 
 # The folder with gin_configs/ next to this package.
 ROOT = Path(__file__).resolve().parents[2]

@@ -69,7 +69,7 @@ def _meant(name: str, argument: str | None, reads_gin: bool) -> str:
 def _of_flags(title: str, entries: Iterable[flags.Flag]) -> str:
     lines = [title]
     for flag in sorted(entries, key=lambda flag: flag.name):
-        default = "" if flag.default in (None, "", []) else flag.default_as_str.strip("'")
+        default = "" if flag.default in (None, "", []) else str(flag.default_as_str).strip("'")
         value = "" if flag.boolean else f"={default or '...'}"
         switch = "[no]" if flag.boolean and flag.default else ""
         is_required = any("other than None" in (v.message or "") for v in flag.validators)

@@ -87,7 +87,7 @@ def average(
             f"--weights={','.join(map(str, weights))}: give a number for each of the "
             f"{len(checkpoints)} checkpoints, none negative and not all 0."
         )
-    *others, newest = checkpoints
+    newest = checkpoints[-1]
     record = _common_record(checkpoints)
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
@@ -97,7 +97,7 @@ def average(
                 f"--vocabulary={vocabulary} is not the vocabulary of {newest}. Average with the "
                 "run's own; `export` and `evaluate` take one that extends or trims it."
             )
-        params = _mean(loaded, others, weights)
+        params = _mean(loaded, checkpoints[:-1], weights)
         number = int(newest.name)
         step = jax.device_put(np.int32(number), loaded.abstract.step.sharding)
         state = TrainState(step, params, {}, loaded.abstract.opt_state)
