@@ -1,2 +1,41 @@
-/* iframe-worker 1.0.4, Copyright (c) Martin Donath, MIT licence: the search of pages that are opened as files. */
-"use strict";(()=>{function c(s,n){parent.postMessage(s,n||"*")}function d(...s){return s.reduce((n,e)=>n.then(()=>new Promise(r=>{let t=document.createElement("script");t.src=e,t.onload=r,document.body.appendChild(t)})),Promise.resolve())}var o=class extends EventTarget{constructor(e){super();this.url=e;this.m=e=>{e.source===this.w&&(this.dispatchEvent(new MessageEvent("message",{data:e.data})),this.onmessage&&this.onmessage(e))};this.e=(e,r,t,i,m)=>{if(r===`${this.url}`){let a=new ErrorEvent("error",{message:e,filename:r,lineno:t,colno:i,error:m});this.dispatchEvent(a),this.onerror&&this.onerror(a)}};let r=document.createElement("iframe");r.hidden=!0,document.body.appendChild(this.iframe=r),this.w.document.open(),this.w.document.write(`<html><body><script>postMessage=${c};importScripts=${d};addEventListener("error",({error})=>{parent.dispatchEvent(new ErrorEvent("error",{filename:"${e}",error}))})<\/script><script src=${e}?${+Date.now()}><\/script></body></html>`),this.w.document.close(),onmessage=this.m,onerror=this.e,this.r=new Promise((t,i)=>{this.w.onload=t,this.w.onerror=i})}terminate(){this.iframe.remove(),onmessage=onerror=null}postMessage(e){this.r.catch().then(()=>{this.w.dispatchEvent(new MessageEvent("message",structuredClone({data:e})))})}get w(){return this.iframe.contentWindow}};window.IFrameWorker=o;location.protocol==="file:"&&(window.Worker=o);})();
+// Search in pages that are opened as files. Browsers start no worker from a file, so the script of the search's worker
+// runs in a hidden frame, with the three functions of a worker that it uses. The name
+// of this file tells the plugin `offline` not to load another one from a server.
+if (location.protocol === "file:") {
+  window.Worker = class extends EventTarget {
+    constructor(url) {
+      super();
+      const frame = document.createElement("iframe");
+      frame.hidden = true;
+      document.body.append(frame);
+      const inside = frame.contentWindow;
+      window.addEventListener("message", (event) => {
+        if (event.source === inside) this.dispatchEvent(new MessageEvent("message", { data: event.data }));
+      });
+      inside.postMessage = (data) => window.dispatchEvent(new MessageEvent("message", { data, source: inside }));
+      // The search awaits this promise.
+      inside.importScripts = async (...urls) => {
+        for (const source of urls) await this.#run(inside, source);
+      };
+      this.frame = frame;
+      this.started = this.#run(inside, url);
+    }
+
+    #run(inside, source) {
+      return new Promise((resolve, reject) => {
+        const script = inside.document.createElement("script");
+        Object.assign(script, { src: source, onload: resolve, onerror: reject });
+        inside.document.body.append(script);
+      });
+    }
+
+    async postMessage(data) {
+      await this.started;
+      this.frame.contentWindow.dispatchEvent(new MessageEvent("message", { data }));
+    }
+
+    terminate() {
+      this.frame.remove();
+    }
+  };
+}
