@@ -8,8 +8,8 @@ from helpers import tiny
 
 from xlme_jax.configuration import loading
 
-GUIDE = tiny.REPOSITORY / "docs" / "guide"
-PAGES = sorted(GUIDE.glob("paper_*.md"))
+FOLDER = tiny.REPOSITORY / "docs" / "papers"
+PAGES = sorted(FOLDER.glob("*.md"))
 HEAD = ["setting", "paper", "public code", "here", "why"]
 
 

@@ -339,7 +339,7 @@ def test_frozen_encoders_have_the_papers_layers():
     ]
     sheet = sheet_of("xlme", "Table 6", systems(a=aer))
     assert row(sheet, "a, layer 9")["Avg"] == "41.0" and row(sheet, "a, layer 7")["en-de"] == "43.0"
-    # The row "layer of XLM-R's alignment" of docs/guide/paper_xlme.md.
+    # The row "layer of XLM-R's alignment" of docs/papers/xlme.md.
     assert row(sheet, "a, layer 8")["Avg"] == "42.0"
 
 
