@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from helpers import runs
+from helpers import runs, tiny
 from helpers.runs import Interrupted, assert_same_bits, run
 
 from xlme_jax.checkpoints.saved import FOLDER, saved_steps
@@ -92,3 +92,14 @@ def test_a_missing_trunk_is_refused(tmp_path, tiny_data):
     with pytest.raises(ValueError, match=r"BRANCH_FROM.*does not exist"):
         run(tmp_path / "run", tiny_data, **{**WSD, "BRANCH_FROM": str(tmp_path / "none")})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_branch_together(tmp_path, tiny_data, trunk):
+    bindings = branch_from(trunk, 8, Mesh__data=4, Mesh__fsdp=2)
+    outputs = tiny.train_in_two_processes(*tiny.flags(tmp_path, tiny_data, **bindings))
+    assert all("Resuming from the checkpoint of step 8" in output for output in outputs)
+    assert sorted(saved_steps(tmp_path / FOLDER)) == [8, 12]
+    with pytest.raises(AssertionError, match=r"BRANCH_FROM or --checkpoint\) does not exist"):
+        bindings["BRANCH_FROM"] = str(tmp_path / "none")
+        tiny.train_in_two_processes(*tiny.flags(tmp_path / "other", tiny_data, **bindings))

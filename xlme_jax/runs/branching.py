@@ -10,7 +10,6 @@ import logging
 from pathlib import Path
 
 import jax
-from jax.experimental import multihost_utils
 
 from xlme_jax.checkpoints.saved import (
     FOLDER,
@@ -23,6 +22,7 @@ from xlme_jax.checkpoints.saved import (
 )
 from xlme_jax.storage.files import copy_files, move_folder, remove_folder, replace_file
 from xlme_jax.storage.paths import as_path
+from xlme_jax.training import peers
 
 _log = logging.getLogger(__name__)
 # {"checkpoint", "step", "digest"} of the trunk, in the folder of the branch.
@@ -31,7 +31,7 @@ _UNFINISHED = "branch.unfinished"
 
 
 def begin(branch_from: str, model_dir: Path) -> bool:
-    """Copies the trunk's checkpoint into a new run's folder.
+    """Copies the trunk's checkpoint into a new run's folder; process 0 does it for all.
 
     A run that has saved a checkpoint of its own resumes from that, and nothing is copied.
 
@@ -45,8 +45,27 @@ def begin(branch_from: str, model_dir: Path) -> bool:
 
     Raises:
       ValueError: there is no such checkpoint, it is damaged, or the folder has a run that is no
-        branch; the message says what to do.
+        branch; the message says what to do. It is raised in all processes.
     """
+    trunk, problem = "", ""
+    if jax.process_index() == 0:
+        try:
+            trunk = _prepare(branch_from, model_dir)
+        except (ValueError, OSError) as error:
+            if jax.process_count() == 1:
+                raise
+            problem = str(error)
+    answer = json.dumps([trunk, problem])
+    trunk, problem = json.loads(peers.gather("branch", answer, peers.LONG_SECONDS)[0])
+    if problem:
+        raise ValueError(problem)
+    if trunk:
+        _log.info("Branching from %s.", trunk)
+    return bool(trunk)
+
+
+def _prepare(branch_from: str, model_dir: Path) -> str:
+    """Copies the checkpoint if it is not there; returns its path, or "" if the run resumes."""
     newest = newest_record(model_dir)
     file = model_dir / BRANCH_FILE
     trunk = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -57,18 +76,14 @@ def begin(branch_from: str, model_dir: Path) -> bool:
                 f"that is no branch, and BRANCH_FROM = {branch_from!r}: choose another MODEL_DIR, "
                 "or set BRANCH_FROM = None to resume that run."
             )
-        return False
+        return ""
     checkpoint = checkpoint_of(as_path(branch_from))
     with named_source(checkpoint):
         check_files(checkpoint)
     digest = weights_digest(checkpoint)
     if newest is None or trunk["digest"] != digest:
-        if jax.process_index() == 0:
-            _copy(checkpoint, digest, model_dir)
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("branch")
-    _log.info("Branching from %s.", checkpoint)
-    return True
+        _copy(checkpoint, digest, model_dir)
+    return str(checkpoint)
 
 
 def _copy(checkpoint: Path, digest: str, model_dir: Path) -> None:
