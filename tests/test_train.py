@@ -250,7 +250,7 @@ def test_missing_data_of_the_command_names_a_command_that_fits(tmp_path):
 def test_help_lists_flags_and_configurables():
     result = command("--help")
     assert result.returncode == 0
-    for line in ("--gin_file:", "--coordinator_address:", "Loop.train_steps: int (required)"):
+    for line in ("--gin_file=", "--coordinator_address=", "Loop.train_steps: int (required)"):
         assert line in result.stdout
     assert "Macros that every run defines: MODEL_DIR, DATA_DIR, INIT_FROM" in result.stdout
 

@@ -76,7 +76,7 @@ def test_an_unfinished_checkpoint_does_not_count(run_folder):
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"INIT_FROM or .* has no checkpoint; pass the MODEL_DIR"):
+    with pytest.raises(ValueError, match=r"BRANCH_FROM or .* has no checkpoint; pass the"):
         checkpoint_of(tmp_path)
     (tmp_path / "first").mkdir()
     with pytest.raises(ValueError, match=r"does not exist \(did you mean '.*/first'\?\)"):
@@ -311,10 +311,10 @@ def test_a_warm_start_from_a_damaged_checkpoint_is_refused(damaged):
     folder, _ = damaged
     flip_in_arrays(folder, 100)
     params = abstract(state_of(0)).params
-    with pytest.raises(CheckpointError, match=r"INIT_FROM: .*100 is damaged.* Choose another"):
+    with pytest.raises(CheckpointError, match=r"100 to start from is damaged.* Choose another"):
         check_warm_start(folder, params)
     (folder / "checkpoints" / "100" / "files.json").unlink()
-    with pytest.raises(CheckpointError, match=r"INIT_FROM: .*100 is damaged"):
+    with pytest.raises(CheckpointError, match=r"checkpoint .*100 to start from is damaged"):
         warm_start(folder, params)
     assert (folder / "checkpoints" / "100").is_dir()  # not ours to move
     warm_start(folder / "checkpoints" / "90", params)
