@@ -26,12 +26,12 @@ def copy(text, *arguments, **options):
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_copy_has_the_facts_of_a_process(tmp_path, devices):
     options = {"devices": devices, "cwd": tmp_path, "start_new_session": True}
-    found = [
+    outcomes = [
         json.loads(tiny.finish(tiny.start(["-c", FACTS, "a"], modules=modules, **options)))
         for modules in (("jax",), ())
     ]
-    assert found[0] == found[1]
-    assert found[0][:3] == ["__main__", ["-c", "a"], str(tmp_path)] and found[0][6] == devices
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][:3] == ["__main__", ["-c", "a"], str(tmp_path)] and outcomes[0][6] == devices
 
 
 @pytest.mark.parametrize(

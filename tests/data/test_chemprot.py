@@ -64,8 +64,8 @@ def test_types_are_those_of_the_relations_that_count(tmp_path):
 def test_mentions_are_marked_where_types_are_labels(tmp_path, relation, marked):
     """The row "mentions" of ChemProt in docs/papers/xlme.md."""
     relations = [("CPR:4", "Y", "INHIBITOR", *relation)]
-    found, _ = read(write(tmp_path, relations=relations), "chemprot_types")
-    assert [text for text, _ in found.values()] == [marked]
+    examples, _ = read(write(tmp_path, relations=relations), "chemprot_types")
+    assert [text for text, _ in examples.values()] == [marked]
 
 
 def test_a_test_set_without_relations(tmp_path):

@@ -62,19 +62,19 @@ def test_translations_and_copies_are_no_negatives():
     """Source 0 has two translations; 20 is a target and a source, and its own text no negative."""
     vectors = dict(zip((0, 10, 11, 12), [(1.0, 0.0), *at(0.9, 0.3, 0.1)]))
     vectors |= {20: (0.6, 0.8), 21: (0.0, 1.0)}
-    found = chosen([0, 0, 20, 21], [10, 11, 12, 20], vectors, relative_margin=0.0)
+    negatives = chosen([0, 0, 20, 21], [10, 11, 12, 20], vectors, relative_margin=0.0)
     # The farther translation, .3, counts: 20 at .6 is left out, 12 at .1 is not.
-    assert found.pairs[:2].tolist() == [2, 2]
+    assert negatives.pairs[:2].tolist() == [2, 2]
     # Source 20 is at .97, .93 and .9 of the targets 10, 11 and 12; 20 is its copy.
-    assert found.pairs[2] == -1
+    assert negatives.pairs[2] == -1
 
 
 def test_vectors_that_are_not_finite_have_no_negative():
     """Nor have those whose translation is not finite, as there is nothing to compare with."""
     vectors = {0: (1.0, 0.0), 1: (np.nan, 0.0), 2: (0.0, 1.0)}
     vectors |= {10: (1.0, 0.1), 11: (0.5, 0.9), 12: (np.nan, 0.0)}
-    found = chosen([0, 1, 2], [10, 11, 12], vectors, relative_margin=0.0)
-    assert found.pairs.tolist() == [1, -1, -1] and found.counts["not finite"] > 0
+    negatives = chosen([0, 1, 2], [10, 11, 12], vectors, relative_margin=0.0)
+    assert negatives.pairs.tolist() == [1, -1, -1] and negatives.counts["not finite"] > 0
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +118,12 @@ def test_the_data_set_has_the_pairs_with_a_third_side(tiny_data, mined):
     after.verify()
     assert after.command == "the command"
     for task in before.tasks:
-        found = after.task(task.name, task.split)
+        task_after = after.task(task.name, task.split)
         if (task.kind, task.split) != ("bitext", "train"):
-            assert (found.kind, found.tokens) == (task.kind, task.tokens)
+            assert (task_after.kind, task_after.tokens) == (task.kind, task.tokens)
             continue
-        assert (found.kind, found.examples) == ("triplet", task.examples)
-        pairs, triplets = texts(before, task), texts(after, found)
+        assert (task_after.kind, task_after.examples) == ("triplet", task.examples)
+        pairs, triplets = texts(before, task), texts(after, task_after)
         assert [triplet[:2] for triplet in triplets] == pairs
         targets = [target for _, target in pairs]
         negatives = [(n, triplet[2]) for n, triplet in enumerate(triplets) if triplet[2] != [2]]

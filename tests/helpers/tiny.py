@@ -207,8 +207,8 @@ def _imports(module):
         # What its runs and evaluations import.
         "tests.helpers.forked_sweep": (*TRAINING, "xlme_jax.runs.evaluating"),
     }
-    own = module.startswith(("xlme_jax.", "tests.helpers."))
-    return (module, *later.get(module, ())) if own else ()
+    is_ours = module.startswith(("xlme_jax.", "tests.helpers."))
+    return (module, *later.get(module, ())) if is_ours else ()
 
 
 def finish(process, timeout=600):

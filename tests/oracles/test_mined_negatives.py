@@ -81,10 +81,10 @@ def test_negatives_are_those_of_sentence_transformers(monkeypatch, relative_marg
         lambda texts: np.stack([vectors[as_text[text]] for text in texts]),
         mining.Mining(relative_margin, max_score, range_max=55),
     )
-    found = {
+    negatives_of = {
         (sources[n], targets[n]): targets[negative]
         for n, negative in enumerate(chosen.pairs)
         if negative >= 0
     }
-    assert found == expected
-    assert 10 < len(found) <= 60
+    assert negatives_of == expected
+    assert 10 < len(negatives_of) <= 60

@@ -42,9 +42,9 @@ def weights(checkpoint):
 def test_weights_are_numpys_mean_of_the_last_checkpoints(tmp_path, run):
     every = [weights(run / "checkpoints" / str(step)) for step in STEPS]
     for last in (1, 3, 4):
-        found = averaging.average(averaging.last_checkpoints(run, last), tmp_path / str(last))
-        assert found == checkpoint_of(tmp_path / str(last)) and found.name == "8"
-        mean = weights(found)
+        written = averaging.average(averaging.last_checkpoints(run, last), tmp_path / str(last))
+        assert written == checkpoint_of(tmp_path / str(last)) and written.name == "8"
+        mean = weights(written)
         assert mean.keys() == every[0].keys() and len(mean) > 5
         for name, values in mean.items():
             expected = np.mean([one[name] for one in every[-last:]], axis=0, dtype=np.float64)

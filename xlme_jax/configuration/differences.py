@@ -140,11 +140,6 @@ def _normalized(
     if dtype == "auto":
         dtype = jnp.dtype(config.dtype_on(platform)).name
     loop = config.loop
-    sources: dict[str, Any] = {
-        name: _absolute(path)
-        for name in ("init_from", "branch_from")
-        if (path := getattr(loop, name)) is not None
-    }
     optimizer = dataclasses.replace(
         config.optimizer, warmup_steps=config.optimizer.warmup(steps), warmup_fraction=None
     )
@@ -152,7 +147,9 @@ def _normalized(
         config,
         compute_dtype=dtype,
         optimizer=optimizer,
-        loop=dataclasses.replace(loop, **sources),
+        loop=dataclasses.replace(
+            loop, init_from=_absolute(loop.init_from), branch_from=_absolute(loop.branch_from)
+        ),
         streams=tuple(
             dataclasses.replace(stream, weight=1.0, weights=_factors(stream))
             for stream in config.streams
@@ -167,9 +164,9 @@ def _factors(stream: Stream) -> tuple[tuple[int, float], ...]:
     return points if any(factor != 1.0 for _, factor in points) else ()
 
 
-def _absolute(path: str) -> str:
-    """Returns the absolute path without links; a path in a bucket as it is."""
-    return path if is_bucket(path) else os.path.realpath(path)
+def _absolute(path: str | None) -> str | None:
+    """Returns the absolute path without links; a path in a bucket, and None, as they are."""
+    return path if path is None or is_bucket(path) else os.path.realpath(path)
 
 
 def _compared(before: Any, now: Any, name: str, scope: str) -> Iterator[Difference]:

@@ -106,9 +106,11 @@ def test_page_is_self_contained_and_holds_the_picture(tmp_path):
 
 def test_commands_have_the_quotes_that_a_person_writes():
     words = ["python", "--gin.MODEL_DIR='runs/a b'", "--gin.X=('en', 'ru')", "a b", "$x'", "it's"]
-    shown = run_page._readable(shlex.join(words))
-    assert shlex.split(shown) == words
-    assert shown.startswith("""python --gin.MODEL_DIR="'runs/a b'" --gin.X="('en', 'ru')" 'a b' """)
+    readable = run_page._readable(shlex.join(words))
+    assert shlex.split(readable) == words
+    assert readable.startswith(
+        """python --gin.MODEL_DIR="'runs/a b'" --gin.X="('en', 'ru')" 'a b' """
+    )
     assert run_page._readable("it's") == "it's"
 
 
