@@ -79,6 +79,8 @@ def _compiled_once(config):
     key, compile_step = _parts(config), loop.compile_step
 
     def compiled(*arguments):
+        if config.phases:  # Each has a step of its own.
+            return compile_step(*arguments)
         if key not in _steps:
             _steps[key] = compile_step(*arguments)
         return _steps[key]
@@ -94,6 +96,8 @@ def _init_once(config):
     parts, init = _parts(config), sharded_state._init
 
     def found(objective, optimizer, seed):
+        if config.phases:
+            return init(objective, optimizer, seed)
         kinds = type(objective), optimizer.init.__qualname__
         return _inits.setdefault((parts, seed, kinds), init(objective, optimizer, seed))
 

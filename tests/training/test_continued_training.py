@@ -37,6 +37,7 @@ def run(model_dir, steps, optimizer, begin=0, stop=NEVER, **settings):
         batches=batches,
         mesh=mesh,
         config=config,
+        steps=range(config.train_steps),
         model_dir=model_dir,
         dataset_digest="digest",
     )
@@ -167,6 +168,7 @@ def test_a_refused_optimizer_leaves_the_folder_empty(tmp_path, first, monkeypatc
         batches=Batches(),
         mesh=mesh,
         config=config,
+        steps=range(config.train_steps),
         model_dir=tmp_path,
         dataset_digest="digest",
     )

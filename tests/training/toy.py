@@ -157,6 +157,7 @@ def toy_run(model_dir, mesh, config, objective=None, batches=None):
         batches=batches or Batches(),
         mesh=mesh,
         config=config,
+        steps=range(config.train_steps),
         model_dir=model_dir,
         dataset_digest="d",
     )

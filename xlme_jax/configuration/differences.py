@@ -198,20 +198,25 @@ def _compared_values(
         inner_differences = _compared(old, new, gin_name(type(new)), inner)
         # A part has at most the effect of the whole.
         yield from (x._replace(effect=min(x.effect, effect)) for x in inner_differences)
-    elif isinstance(new, tuple) and any(isinstance(x, Stream) for x in (*old, *new)):
-        streams = [{stream.name: stream for stream in value} for value in (old, new)]
-        for key in sorted({**streams[0], **streams[1]}):
-            left, right = (part.get(key) for part in streams)
+    elif isinstance(new, tuple) and any(map(_has_name, (*old, *new))):  # Streams, or phases.
+        parts = [{part.name: part for part in value} for value in (old, new)]
+        for key in sorted({**parts[0], **parts[1]}):
+            left, right = (by_name.get(key) for by_name in parts)
             if left is None or right is None or type(left) is not type(right):
                 yield Difference(f"{name}.{field}", _text(left), _text(right), effect)
             else:
-                yield from _compared(left, right, gin_name(type(right)), key)
+                inner = "/".join(filter(None, (key, scope)))
+                yield from _compared(left, right, gin_name(type(right)), inner)
     elif old != new:
         yield Difference(f"{scope}/{name}.{field}".lstrip("/"), _text(old), _text(new), effect)
 
 
 def _is_config(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _has_name(value: Any) -> bool:
+    return _is_config(value) and any(x.name == "name" for x in dataclasses.fields(value))
 
 
 def _scope_of(owner: Any, field: str) -> str:
@@ -227,6 +232,6 @@ def _scope_of(owner: Any, field: str) -> str:
 
 def _text(value: Any) -> str:
     """Returns a value as in gin files; dataclasses as references."""
-    if isinstance(value, Stream):
+    if _has_name(value):
         return f"@{value.name}/{gin_name(type(value))}()"
     return f"@{gin_name(type(value))}()" if _is_config(value) else value_text(value)

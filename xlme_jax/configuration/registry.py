@@ -44,6 +44,7 @@ CONFIGURABLES: dict[str, str | type] = {
     "Cosine": "training.schedules:Cosine",
     "WSD": "training.schedules:WSD",
     "StopRule": "training.stop_rule:StopRule",
+    "Phase": "configuration.phase_config:PhaseConfig",
     "Best": "configuration.best_config:BestConfig",
     "TensorBoard": "training.trackers:TensorBoard",
     "WandB": "training.trackers:WandB",

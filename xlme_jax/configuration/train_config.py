@@ -56,6 +56,8 @@ class TrainConfig:
         improvement the run ends, `@Best()`; None keeps the newest checkpoints alone.
       trackers: where metrics go besides `metrics.jsonl`: `@TensorBoard()`, `@WandB()`, or one of
         another package (`training.trackers`).
+      phases: later parts of the run that have another objective or other streams, such as
+        `(@mid/Phase(), @decay/Phase())`.
     """
 
     model_dir: str
@@ -78,6 +80,7 @@ class TrainConfig:
     stop_rules: tuple[StopRule, ...] = ()
     best: Best | None = None
     trackers: tuple[Any, ...] = (TensorBoard(),)
+    phases: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         for folder in (self.model_dir, self.data_dir):

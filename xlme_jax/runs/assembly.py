@@ -37,6 +37,7 @@ from xlme_jax.training.run import NEVER, NeverStop, Run
 
 if TYPE_CHECKING:
     from xlme_jax.checkpoints.growth import Growth
+    from xlme_jax.runs.phases import RunPhase
 
 _log = logging.getLogger(__name__)
 
@@ -72,11 +73,21 @@ def train(
         from xlme_jax.runs import branching
 
         resume_with_changes |= branching.begin(config.loop.branch_from, as_path(config.model_dir))
-    run = assemble(config, config_text, prepare_command, command, resume_with_changes)
+    if config.phases:
+        from xlme_jax.runs import phases
+
+        phase = phases.newest(config)
+    make_run = functools.partial(
+        assemble, config, config_text, prepare_command, command, resume_with_changes
+    )
+    run = make_run(phase if config.phases else None)
     is_first = jax.process_index() == 0
     reserved = locks.hold_run(run.model_dir) if is_first else contextlib.nullcontext()
     with reserved, products.rounded(config.compute_dtype == "mixed"):
-        state = loop.train(run, stop)
+        if config.phases:
+            state, run = phases.train(phase, run, make_run, stop)
+        else:
+            state = loop.train(run, stop)
         if is_first:
             # Not before: training needs neither pages nor plots.
             from xlme_jax.studies.reports.run_page import write_report
@@ -92,6 +103,7 @@ def assemble(
     prepare_command: Sequence[str] = (),
     command: str = "",
     resume_with_changes: bool = False,
+    phase: RunPhase | None = None,
 ) -> Run:
     """Returns the inputs of the train loop, after all checks of the configuration.
 
@@ -104,14 +116,16 @@ def assemble(
       prepare_command: command that prepares the data set.
       command: the command line, for the manifest.
       resume_with_changes: whether to resume a run that had another configuration.
+      phase: the phase of the run, if it has phases.
 
     Raises:
       ValueError: the configuration is invalid; the message names the field and the remedy.
     """
+    whole, config = config, phase.config if phase else config
     mesh = meshes.make_mesh(config.mesh)
     built = parts.build(config, prepare_command)
     dataset, objective, dtype, streams, settings = built
-    changes = _changes(config, built, resume_with_changes)
+    changes = _changes(whole, built, resume_with_changes)
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
     meshes.check_divisible({s.name: s.rows for s in streams}, mesh, settings.micro_batches)
     states.check_compiler_options(settings)
@@ -122,7 +136,12 @@ def assemble(
     model_dir = as_path(config.model_dir)
     schedule = config.optimizer.learning_rates(settings.train_steps)
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
-    batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
+    share = meshes.batch_share(mesh)
+    measured: tuple[parts.Parts, Any] = built, attention.objective
+    if phase is None:
+        batches: Any = make_iterator(dataset, streams, settings.seed, *share)
+    else:
+        batches, measured = phase.batches(dataset, settings.seed, share), phase.measured(built)
     abstract = states.abstract_state(objective, optimizer, mesh, settings.seed)
     boxed = states.boxed_state(objective, optimizer, mesh, settings.seed).params
     left_out = batches.expected_left_out()
@@ -135,6 +154,8 @@ def assemble(
     if not any(isinstance(stream, LabelledStream) for stream in streams):
         flops_per_step = model_info.flops_per_step(objective, shapes, pairs)
     start = _manifest_entry(command, settings, dataset, changes)
+    if phase is not None:
+        start["phase"] = phase.name
     run_manifest = manifest.with_start(model_dir, start)
     facts = {**run_manifest, "config": manifest.bindings(config_text)}
     texts = {
@@ -154,9 +175,10 @@ def assemble(
         batches=batches,
         mesh=mesh,
         config=settings,
+        steps=phase.steps if phase else range(settings.train_steps),
         model_dir=model_dir,
         dataset_digest=dataset.digest,
-        evaluators=_evaluators(config, built, attention.objective, mesh),
+        evaluators=_evaluators(config, *measured, mesh),
         files=files,
         flops_per_step=flops_per_step,
         encoder_parameters=model_info.encoder_parameters(objective, boxed, dataset.vocabulary_size),

@@ -1,11 +1,13 @@
 """Shows the batch of a step: what the model reads, and what a checkpoint predicts of it."""
 
+from __future__ import annotations
+
 import functools
 import html
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,7 +38,11 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training import starting
 from xlme_jax.training.metrics import ratios
+from xlme_jax.training.run import Batches
 from xlme_jax.training.step_readings import make_reading, read_rows
+
+if TYPE_CHECKING:
+    from xlme_jax.data.batches.phased_batches import PhasedBatches
 
 _log = logging.getLogger(__name__)
 # Batches are read one after the other up to the step; more than this number show a progress bar.
@@ -98,16 +104,24 @@ def inspect_batch(
         step = min(1 + _step_of(folder), last)
     if not 1 <= step <= last:
         raise ValueError(f"step = {step}: the run has the steps 1 to TRAIN_STEPS = {last}.")
-    batches = make_iterator(parts.dataset, parts.streams, parts.settings.seed)
-    try:
+    facts = {"TRAIN_STEPS": f"{last:,}"}
+    if config.phases:
+        from xlme_jax.runs import phases
+
+        phase = phases.phase_at(config, step - 1)
+        batches, config = _in_phase(step, folder, parts, config), phase.config
+        parts = build(config, prepare_command)
+        facts["phase"] = phase.name
+    else:
+        batches = make_iterator(parts.dataset, parts.streams, parts.settings.seed)
         _move_to(step, batches, folder, parts, config)
+    try:
         arrays: Any = next(batches)
         readings, metrics = _read(parts, config, arrays, step, folder)
         rows = stream_rows(parts.dataset, parts.streams, batches, arrays, readings)
     finally:
         batches.close()
-    facts = {
-        "TRAIN_STEPS": f"{last:,}",
+    facts |= {
         "seed": str(parts.settings.seed),
         "data": f"{parts.dataset.directory} (digest {parts.dataset.digest[:12]})",
     }
@@ -126,8 +140,8 @@ def _move_to(
     Raises:
       ValueError: the weights of tasks change before the step, by losses that were not saved.
     """
-    saved = _position_before(step, folder, batches.get_state())
-    if saved is None:
+    saved = _newest_before(step, folder)
+    if saved is None or not _is_of(batches.get_state(), saved[1], folder):
         _fill(batches, parts, config)
         done = 0
     else:
@@ -146,30 +160,55 @@ def _move_to(
         next(batches)
 
 
-def _position_before(
-    step: int, folder: Path | None, ours: Mapping[str, Any]
-) -> tuple[int, dict[str, Any]] | None:
+def _in_phase(step: int, folder: Path | None, parts: Parts, config: TrainConfig) -> BatchIterator:
+    """Returns the batches from that of a step on, in a run in phases."""
+    from xlme_jax.runs import phases
+
+    def of_phase(number: int) -> PhasedBatches:
+        return phases.all_of(config)[number].batches(parts.dataset, parts.settings.seed, (0, 1))
+
+    starts = [phase.steps.start for phase in phases.all_of(config)]
+    done, position = _newest_before(step, folder) or (0, {})
+    batches = of_phase(position.get("phase", {"number": 0})["number"])
+    if position and _is_of(batches.get_state(), position, folder):
+        batches.set_state(position)
+    else:
+        batches.close()
+        done, batches = 0, of_phase(0)
+        _fill(batches, parts, config)
+    for finished in tqdm(range(done, step), "read", unit="batch", disable=step - done < _MANY):
+        if finished in starts[batches.number + 1 :]:
+            batches.next_phase()
+        if finished < step - 1:
+            next(batches)
+    return batches.batches
+
+
+def _newest_before(step: int, folder: Path | None) -> tuple[int, dict[str, Any]] | None:
     """Returns the steps and the position of the newest checkpoint before a step.
 
     Args:
       step: number of the step, from 1.
       folder: a checkpoint, beside which others are looked for; None for none.
-      ours: a position in the data of this run.
 
     Returns:
-      (finished steps, position); None if there is no such checkpoint, or if it is of other data, of
-      another order or of other streams.
+      (finished steps, position); None if there is no such checkpoint.
     """
     if folder is None or not folder.name.isdigit():
         return None
     earlier_steps = [n for n in {int(folder.name), *saved_steps(folder.parent)} if n < step]
     if not earlier_steps:
         return None
-    position = read_fields(folder.parent / str(max(earlier_steps)))["data"]
-    if _orders(position) != _orders(ours):
+    newest = max(earlier_steps)
+    return newest, read_fields(folder.parent / str(newest))["data"]
+
+
+def _is_of(ours: Mapping[str, Any], position: Mapping[str, Any], folder: Path | None) -> bool:
+    """Returns whether a position is of the same streams, data and order as ours; logs if not."""
+    is_same = bool(_orders(position) == _orders(ours))
+    if not is_same:
         _log.info("%s is of other data, or another order of it: reading from the start.", folder)
-        return None
-    return max(earlier_steps), position
+    return is_same
 
 
 def _step_of(folder: Path | None) -> int:
@@ -184,7 +223,7 @@ def _orders(position: Mapping[str, Any]) -> Any:
     return position.get("version"), orders
 
 
-def _fill(batches: BatchIterator, parts: Parts, config: TrainConfig) -> None:
+def _fill(batches: Batches, parts: Parts, config: TrainConfig) -> None:
     """Reads as many batches as a run reads before its first step to fill the carried state."""
     objective, settings = parts.objective, parts.settings
     if objective.carry is None:

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
-    """Trains to `run.config.train_steps`, or until the run stops improving (`Run.best`).
+    """Trains to the end of `run.steps`, or until the run stops improving (`Run.best`).
 
     Training begins at the newest checkpoint in `model_dir`, else with the weights of
     `config.init_from`, else with fresh weights.
@@ -59,7 +59,9 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         checkpoints.check(abstract, run.dataset_digest)
         state, record, evaluators = starting_point(run, abstract, checkpoints)
         # A run that is rejected, or has all its steps, leaves the folder as it is.
-        if jax.process_index() == 0 and int(state.step) < config.train_steps:
+        if int(state.step) < run.steps.start:  # Later checkpoints are damaged.
+            return state
+        if jax.process_index() == 0 and int(state.step) < run.steps.stop:
             for name, content in run.files.items():
                 replace_file(run.model_dir / name, content)
         stop.saved(int(state.step), checkpoints.wait)
@@ -123,13 +125,13 @@ def _steps(
         checkpoints.save(step, state, reached, journal.best.steps())
         stop.saved(step, checkpoints.wait)
 
-    if step < config.train_steps:
+    if step < run.steps.stop:
         _log.info("Compiling the train step.")
     else:
         _log.info("Nothing to do: the run in %s already has %d steps.", run.model_dir, step)
     pending: tuple[int, Metrics, Tasks] | None = None
     with Profile(config.profile_steps, journal.trace_folder()) as profile:
-        while step < config.train_steps and not journal.best.is_over():
+        while step < run.steps.stop and not journal.best.is_over():
             profile.begin(step + 1)
             with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
                 with journal.waiting_for_input():
@@ -143,7 +145,7 @@ def _steps(
             pending = step, {**metrics, **left_out}, batches.tasks()
             saves = (
                 stop.requested(step)
-                or step == config.train_steps
+                or step == run.steps.stop
                 or step % config.checkpoint_every == 0
                 or journal.evaluates(step)
             )

@@ -58,6 +58,8 @@ class Run:
       batches: data; its position is saved and restored with the state.
       mesh: devices.
       config: the loop's own settings.
+      steps: the steps to train, counted by those finished before each; all but those of a run in
+        phases end with `config.train_steps`.
       model_dir: where checkpoints and metrics go.
       dataset_digest: digest of the prepared data, which a resumed run must match.
       evaluators: each is given the parameters of step 0 and returns an evaluator.
@@ -86,6 +88,7 @@ class Run:
     batches: Batches
     mesh: jax.sharding.Mesh
     config: LoopConfig
+    steps: range
     model_dir: Path
     dataset_digest: str
     evaluators: Sequence[Callable[[Params], Evaluator]] = ()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -63,7 +64,9 @@ def starting_point(
         run.batches.set_state(record.data)
         _log.info("Resuming from the checkpoint of step %d.", int(state.step))
         fields = {name: getattr(record, name) for name in ("skipped", *_INHERITED)}
-        return state, _record(run, **fields), evaluators
+        now = _record(run, **fields)
+        spent = _earlier_flops(record, now.flops_per_step, int(state.step))
+        return state, dataclasses.replace(now, inherited_flops=spent), evaluators
     assert state is not None  # Damaged checkpoints raise.
     if config.init_from is None:
         _log.info("Starting from scratch.")
@@ -195,6 +198,21 @@ def _record(run: Run, **fields: Any) -> RunRecord:
         encoder_parameters=run.encoder_parameters,
         **fields,
     )
+
+
+def _earlier_flops(record: RunRecord, now: Mapping[str, float], step: int) -> dict[str, float]:
+    """Returns `inherited_flops` with which FLOPs in all stay as they are if a step now has others.
+
+    Args:
+      record: the record of the checkpoint.
+      now: FLOPs of a step now, by convention.
+      step: step of the checkpoint.
+    """
+    before = {**now, **record.flops_per_step}
+    return {
+        name: flops + step * (before.get(name, 0.0) - now.get(name, 0.0))
+        for name, flops in record.inherited_flops.items()
+    }
 
 
 def roll_back(

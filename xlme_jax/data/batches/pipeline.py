@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import logging
 import reprlib
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ def _count_up(stop: int) -> grain.IterDataset:
     return grain.MapDataset.range(stop).to_iter_dataset(options)
 
 
-def _sampled_tasks(
+def sampled_tasks(
     dataset: PreparedDataset, stream: Stream, split: str
 ) -> tuple[tuple[TaskInfo, ...], np.ndarray]:
     """Returns the tasks that a stream samples, and their positive shares, float64[tasks].
@@ -393,6 +394,7 @@ def make_iterator(
     *,
     split: str = "train",
     window_draws: int = WINDOW_DRAWS,
+    starts: Mapping[str, Callable[[Sequence[str]], Phase]] = types.MappingProxyType({}),
 ) -> BatchIterator:
     """Creates the endless iterator over batches.
 
@@ -406,6 +408,7 @@ def make_iterator(
       prefetch: batches that a thread per stream prepares in advance; 0 for no thread.
       split: "train" or "validation".
       window_draws: number of draws packed together; the order of rows depends on it.
+      starts: {stream: function from its tasks' names to the phase that it begins with}.
 
     Returns:
       An iterator of `{stream: {"tokens", "segment_ids", "positions"}}`, int32[rows, length]; rows
@@ -433,7 +436,7 @@ def make_iterator(
                 f"stream {stream.name!r}: rows={stream.rows} must be a multiple of the "
                 f"{process_count} processes"
             )
-        tasks, weights = _sampled_tasks(dataset, stream, split)
+        tasks, weights = sampled_tasks(dataset, stream, split)
         shard = ProcessShard(process_index, process_count)
         reader = dataset.reader(tasks)
         start = functools.partial(
@@ -445,7 +448,8 @@ def make_iterator(
             window_draws=window_draws,
             prefetch=prefetch,
         )
-        sampler, iterators[stream.name] = start(weights, Phase())
+        first_phase = starts.get(stream.name, lambda _: Phase())([task.name for task in tasks])
+        sampler, iterators[stream.name] = start(weights, first_phase)
         if isinstance(stream, PairStream):
             plan = reader, stream, sampler, seed, window_draws
             first_left_out[stream.name] = functools.partial(_first_left_out, *plan)

@@ -1,0 +1,159 @@
+"""Runs in phases: each phase has its own masks and data, and kills change nothing."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from helpers import runs, tiny
+from helpers.runs import Interrupted, _Gin, assert_same_bits, run
+
+from xlme_jax.checkpoints.saved import FOLDER, pretraining_flops, saved_steps
+from xlme_jax.configuration import loading
+from xlme_jax.runs import batch_inspection
+from xlme_jax.training import mesh as meshes
+
+STEPS = 12
+PLAIN = {
+    "objective": "xlm",
+    "TRAIN_STEPS": STEPS,
+    "CHECKPOINT_EVERY": 4,
+    "Loop__keep_checkpoints": 9,
+    "Loop__log_every": 3,
+    "Optimizer__schedule": _Gin("@WSD()"),
+}
+# The second phase has other masks, the third one also other data and shorter rows of text.
+PHASES = {
+    **PLAIN,
+    "Train__phases": _Gin("(@mid/Phase(), @decay/Phase())"),
+    "mid/Phase__name": "mid",
+    "mid/Phase__start_step": 5,
+    "mid/Phase__objective": _Gin("@mid/XLM()"),
+    "mid/Masking__rate": 0.4,
+    "decay/Phase__name": "decay",
+    "decay/Phase__start_fraction": 0.75,
+    "decay/Phase__objective": _Gin("@decay/XLM()"),
+    "decay/Phase__streams": _Gin("(@monolingual/decay/TextStream(),)"),
+    "decay/Masking__rate": 0.05,
+    "monolingual/decay/TextStream__alpha": 0.0,
+    "monolingual/decay/TextStream__length": 24,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tiny_data):
+    """Returns MODEL_DIR, final state and the batches of an undisturbed run."""
+    model_dir = tmp_path_factory.mktemp("whole")
+    return model_dir, *runs.run_and_read(model_dir, tiny_data, **PHASES)
+
+
+def end_after(monkeypatch, count):
+    """Makes the run end in the place of the batch that follows `count` batches."""
+    put, taken = meshes.put_batch, []
+
+    def put_batch(*arguments):
+        if len(taken) == count:
+            raise Interrupted
+        taken.append(count)
+        return put(*arguments)
+
+    monkeypatch.setattr(meshes, "put_batch", put_batch)
+
+
+def test_each_phase_has_its_masks_rows_and_checkpoint(whole):
+    model_dir, _, batches = whole
+    assert sorted(saved_steps(model_dir / FOLDER)) == [4, 5, 8, 9, 12]
+    lengths = [batch["monolingual"]["tokens"].shape[1] for batch in batches]
+    assert lengths == [32] * 9 + [24] * 3
+    starts = json.loads((model_dir / "manifest.json").read_text())["starts"]
+    assert [start["phase"] for start in starts] == ["start", "mid", "decay"]
+    lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [3, 6, 9, 12]
+    # More masks cost more FLOPs a step, and shorter rows less.
+    spent = [pretraining_flops(model_dir / FOLDER / str(step))["ours"] for step in (4, 5, 8, 9, 12)]
+    of_start, of_mid, of_decay = spent[0] / 4, spent[3] - spent[2], (spent[4] - spent[3]) / 3
+    assert spent[1:3] == pytest.approx([5 * of_start, 5 * of_start + 3 * of_mid])
+    assert of_decay < 0.9 * of_start < of_start < of_mid
+
+
+def test_masks_alone_leave_the_data_as_it_is(tmp_path, tiny_data, whole):
+    _, plain = runs.run_and_read(tmp_path, tiny_data, **{**PLAIN, "TRAIN_STEPS": 9})
+    for batch, expected in zip(whole[2], plain, strict=False):
+        for name, array in batch["bitext"].items():
+            np.testing.assert_array_equal(array, expected["bitext"][name])
+
+
+@pytest.mark.parametrize("steps", tiny.slow_except([5, 10], [2, 5, 6, 9, 10]))
+def test_a_kill_changes_nothing(tmp_path, tiny_data, whole, monkeypatch, steps):
+    """Within a phase and right at the begin of one."""
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        end_after(patch, steps)
+        run(tmp_path, tiny_data, **PHASES)
+    assert_same_bits(run(tmp_path, tiny_data, **PHASES), whole[1])
+    metrics = [
+        [
+            {name: x for name, x in json.loads(line).items() if name.endswith(("loss", "accuracy"))}
+            for line in (folder / "metrics.jsonl").read_text().splitlines()
+        ]
+        for folder in (tmp_path, whole[0])
+    ]
+    assert metrics[0] == metrics[1] and len(metrics[0]) == 4
+
+
+@pytest.mark.slow  # Compiles three phases for eight devices.
+def test_devices_agree(tmp_path, tiny_data, whole):
+    values = runs.run(tmp_path, tiny_data, **{**PHASES, "Mesh__fsdp": 4})
+    for array, expected in zip(jax.tree.leaves(values), jax.tree.leaves(whole[1]), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=2e-4, atol=2e-5)
+
+
+def test_a_damaged_checkpoint_leads_back_to_an_earlier_phase(tmp_path, tiny_data, whole):
+    """The phase of the newest readable checkpoint goes on."""
+    bindings = {**PHASES, "TRAIN_STEPS": 12}
+    run(tmp_path, tiny_data, **bindings)
+    for step in (12, 9, 8, 5):
+        for file in (tmp_path / FOLDER / str(step) / "state").rglob("d/*"):
+            file.write_bytes(b"damaged")
+    assert_same_bits(run(tmp_path, tiny_data, **bindings), whole[1])
+
+
+def test_inspect_shows_the_batch_of_any_step(tiny_data, whole):
+    for step in (3, 5, 6, 9, 10, 12):
+        config = runs.load(whole[0], tiny_data, **PHASES)
+        inspected = batch_inspection.inspect_batch(config, step)
+        runs.assert_same_batch(inspected, whole[2][step - 1])
+    from_checkpoint = batch_inspection.inspect_batch(config, 11, str(whole[0]))
+    runs.assert_same_batch(from_checkpoint, whole[2][10])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"mid/Phase__start_step": 10}, r"'mid' begins after step 10; .* before 9"),
+        ({"decay/Phase__name": "mid"}, r"each phase needs a name of its own"),
+        ({"mid/Phase__start_step": None}, r"phase 'mid' does not say when it begins"),
+        ({"mid/Phase__objective": None}, r"phase 'mid' changes nothing"),
+        ({"Train__phases": _Gin("(@Joint(),)")}, r"is no phase; bind \(@mid/Phase\(\),\)"),
+        ({"mid/Encoder__ffn_size": 32}, r"Phase 'mid', beside 'start': weight .* has shape"),
+        (
+            {"monolingual/decay/TextStream__tasks": ("nope",)},
+            r"stream 'monolingual': .*nope",
+        ),
+    ],
+)
+def test_phases_that_do_not_fit_are_refused(tmp_path, tiny_data, changes, problem):
+    """Before the first step, and before anything is compiled."""
+    with pytest.raises(ValueError, match=problem):
+        run(tmp_path, tiny_data, **{**PHASES, **changes})
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
+def test_other_phases_are_refused_for_a_run_that_has_begun(tmp_path, tiny_data, whole):
+    changes = {"mid/Masking__rate": 0.3, "monolingual/decay/TextStream__alpha": 0.5}
+    with pytest.raises(ValueError, match="another configuration") as error:
+        run(whole[0], tiny_data, **{**PHASES, **changes})
+    assert "  mid/Masking.rate: 0.4 there, 0.3 now" in str(error.value)
+    assert "  monolingual/decay/TextStream.alpha: 0.0 there, 0.5 now" in str(error.value)
+    config = runs.load(tmp_path, tiny_data, **PHASES)
+    text = loading.operative_config()
+    assert loading.load_text(text, "Train", "text") == config
