@@ -10,7 +10,8 @@ from helpers.runs import Interrupted, _Gin, assert_same_bits, run
 
 from xlme_jax.checkpoints.saved import FOLDER, pretraining_flops, saved_steps
 from xlme_jax.configuration import loading
-from xlme_jax.runs import batch_inspection
+from xlme_jax.runs import batch_inspection, phases
+from xlme_jax.studies.reports import phase_section
 from xlme_jax.training import mesh as meshes
 
 STEPS = 12
@@ -67,6 +68,17 @@ def test_each_phase_has_its_masks_rows_and_checkpoint(whole):
     assert lengths == [32] * 9 + [24] * 3
     starts = json.loads((model_dir / "manifest.json").read_text())["starts"]
     assert [start["phase"] for start in starts] == ["start", "mid", "decay"]
+    (start, mid, decay) = json.loads((model_dir / "phases.json").read_text())
+    assert [(x["name"], x["start"], x["end"]) for x in (start, mid, decay)] == [
+        ("start", 0, 5),
+        ("mid", 5, 9),
+        ("decay", 9, 12),
+    ]
+    assert mid["streams"] == start["streams"] and decay["streams"]["monolingual"]["length"] == 24
+    before, after = (x["streams"]["monolingual"]["languages"] for x in (mid, decay))
+    assert sum(before.values()) == pytest.approx(1) and after["en"] < before["en"]
+    section = phase_section.section([start, mid, decay])
+    assert all(text in section for text in ("10 to 12", "8 x 24", "<td>decay", "<img"))
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [3, 6, 9, 12]
     # More masks cost more FLOPs a step, and shorter rows less.
@@ -124,6 +136,21 @@ def test_inspect_shows_the_batch_of_any_step(tiny_data, whole):
         runs.assert_same_batch(inspected, whole[2][step - 1])
     from_checkpoint = batch_inspection.inspect_batch(config, 11, str(whole[0]))
     runs.assert_same_batch(from_checkpoint, whole[2][10])
+
+
+def test_the_phases_of_mmbert_change_masks_and_temperatures():
+    files = ["gin_configs/runs/laptop_xlm.gin", "gin_configs/ablations/three_phases.gin"]
+    config = loading.load(files, ["TRAIN_STEPS = 3000"], "Train")
+    of_run = phases.all_of(config)
+    assert [phase.steps for phase in of_run] == [
+        range(2301),
+        range(2301, 2901),
+        range(2901, 3000),
+    ]
+    assert [phase.config.objective.masking.rate for phase in of_run] == [0.3, 0.15, 0.05]
+    assert [phase.config.streams[0].alpha for phase in of_run] == [0.7, 0.5, 0.3]
+    rates = config.optimizer.learning_rates(3000)
+    assert rates(2900) == rates(1500) > rates(2950)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ rows, mask rate, temperature or language, as long as weights and optimizer have 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -19,13 +20,13 @@ from xlme_jax.checkpoints.saved import compare_shapes, newest_record, tree_shape
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration.phase_config import PhaseConfig
 from xlme_jax.configuration.train_config import TrainConfig
-from xlme_jax.data.batches.phased_batches import PhasedBatches
+from xlme_jax.data.batches.phased_batches import PhasedBatches, described
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.runs import parts
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop
 from xlme_jax.training import sharded_state as states
-from xlme_jax.training.run import NeverStop, Run
+from xlme_jax.training.run import PHASES_FILE, NeverStop, Run
 
 _log = logging.getLogger(__name__)
 _FIRST = "start"  # The part of a run before the first phase that the configuration names.
@@ -138,7 +139,7 @@ def train(
     Raises:
       ValueError: a phase is invalid, or does not fit the weights (before the first step).
     """
-    _check_others(phase, run)
+    run = _with_description(phase, run)
     while True:
         _log.info("Phase %r: steps %d to %d.", phase.name, phase.steps.start + 1, phase.steps.stop)
         state = loop.train(run, stop)
@@ -183,13 +184,19 @@ def _objective(phase: RunPhase, dataset: PreparedDataset) -> Any:
     return phase.config.objective.build(dataset.vocabulary_size, dtype)
 
 
-def _check_others(phase: RunPhase, run: Run) -> None:
-    """Raises ValueError if another phase is invalid, or has other weights than `phase`."""
+def _with_description(phase: RunPhase, run: Run) -> Run:
+    """Returns the inputs of the loop with the description of all phases as a file of the run.
+
+    Raises:
+      ValueError: another phase is invalid, or has other weights than `phase`.
+    """
     abstract = states.abstract_state(run.objective, run.optimizer, run.mesh)
-    for other in all_of(phase.next.run):
-        if other.number == phase.number:
-            continue
+    description = []
+    for other in all_of(dataclasses.replace(phase.run, verify_data=False)):
         built = parts.build(other.config, ())
+        streams = described(built.dataset, built.streams)
+        bounds = {"start": other.steps.start, "end": other.steps.stop}
+        description.append({"name": other.name, **bounds, "streams": streams})
         config = phase.run.optimizer.build(built.settings.train_steps)
         optimizer = built.objective.optimizer(config)
         of_other = states.abstract_state(built.objective, optimizer, run.mesh)
@@ -198,3 +205,5 @@ def _check_others(phase: RunPhase, run: Run) -> None:
         compare_shapes(tree_shapes(of_other.params), abstract.params, where, remedy)
         if tree_shapes(of_other) != tree_shapes(abstract):
             raise ValueError(f"{where}, carries or optimizes something else. {remedy}")
+    content = json.dumps(description, indent=1, ensure_ascii=False).encode() + b"\n"
+    return dataclasses.replace(run, files={**run.files, PHASES_FILE: content})

@@ -22,6 +22,8 @@ from xlme_jax.training.stop_rule import StopRule
 if TYPE_CHECKING:
     from xlme_jax.checkpoints.growth import Growth
 
+# In a run's folder: [{"name", "start", "end", "streams"}] of its phases (`runs.phases`).
+PHASES_FILE = "phases.json"
 # (parameters, finished steps) -> {name: figure}.
 Evaluator = Callable[[Params, int], Mapping[str, float]]
 # {stream: {task: number of rows or pairs}} in this process's part of a batch.

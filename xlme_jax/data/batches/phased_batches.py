@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import reprlib
@@ -212,6 +213,27 @@ class PhasedBatches(Iterator[dict[str, packing.Batch]]):
             window_draws=self._window_draws,
             starts={s.name: self._starts[s.name].of for s in streams if s.name in self._starts},
         )
+
+
+def described(dataset: PreparedDataset, streams: Sequence[Stream]) -> dict[str, Any]:
+    """Returns {stream: {"rows", "length", "weight", "languages": {tag: share of the draws}}}.
+
+    Half of a pair counts for each of its languages. With `Stream.weights`, "weight" is their text.
+    """
+    description = {}
+    for stream in streams:
+        tasks, weights = sampled_tasks(dataset, stream, "train")
+        shares: collections.Counter[str] = collections.Counter()
+        for task, weight in zip(tasks, weights.tolist(), strict=True):
+            for tag in task.tags:
+                shares[tag] += weight / len(task.tags)
+        description[stream.name] = {
+            "rows": stream.rows,
+            "length": stream.length,
+            "weight": str(stream.weights or stream.weight),
+            "languages": dict(shares.most_common()),
+        }
+    return description
 
 
 def _check_streams(streams: Sequence[Stream]) -> None:

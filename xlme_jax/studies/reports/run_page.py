@@ -34,6 +34,7 @@ from xlme_jax.studies.reports.html_page import escaped
 from xlme_jax.studies.reports.visible_text import visible_lines
 from xlme_jax.training import manifest
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics, read_samples
+from xlme_jax.training.run import PHASES_FILE
 from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 
 REPORT_HTML = "report.html"
@@ -103,6 +104,7 @@ def _page(
         _verdict_table(compared),
         "<h2>Curves</h2>",
         explored.body,
+        _phases(model_dir),
         html_page.picture("Retrieval over layers and readouts", readouts) if readouts else "",
         samples_page.section(read_samples(model_dir)),
         _translations(model_dir / TRANSLATIONS),
@@ -237,6 +239,16 @@ def _translations(path: Path) -> str:
             html_page.table(_SAMPLE_COLUMNS, rows, "texts"),
         ]
     return "\n".join(parts)
+
+
+def _phases(model_dir: Path) -> str:
+    """Returns the section on a run's phases; "" for a run without phases."""
+    path = model_dir / PHASES_FILE
+    if not path.is_file():
+        return ""
+    from xlme_jax.studies.reports import phase_section
+
+    return phase_section.section(_read(path))
 
 
 def _pair_weights(path: Path) -> str:
