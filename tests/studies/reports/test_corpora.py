@@ -75,3 +75,10 @@ def test_each_language_has_one_family():
         "Sino-Tibetan",
     )
     assert family("tlh") == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.0504, "0.0504"), (12.345, "12.3"), (1234567.8, "1,234,568")]
+)
+def test_numbers_of_the_picture_are_short(value, text):
+    assert corpora._number(value) == text

@@ -16,6 +16,7 @@ from xlme_jax.studies.reports.text_table import aligned, tab_separated
 
 TABLE, PICTURE = "inspect.tsv", "inspect.png"
 _DRAWN = 120  # Languages in the picture, those with the most text.
+_LINEAR = 50  # Times the smallest amount, up to which an axis is linear.
 _NONE = "–"
 
 
@@ -169,13 +170,23 @@ def draw(contents: Sequence[Content]) -> bytes:
     groups = list(dict.fromkeys(family(x) for x in reversed(named)))
     colors = [pictures.COLORS[groups.index(family(x)) % len(pictures.COLORS)] for x in named]
     for axis, (title, values) in zip(axes, nonempty.items()):
-        axis.barh(range(len(named)), values, color=colors)
+        bars = axis.barh(range(len(named)), values, color=colors)
         axis.set_xlabel(title)
-        if title.startswith(("running", "pairs")):
+        axis.bar_label(bars, [_number(value) for value in values], padding=2, fontsize=7)
+        smallest = min(value for value in values if value)
+        if max(values) > _LINEAR * smallest and title.startswith(("running", "pairs")):
             axis.set_xscale("log")
-            smallest = min(value for value in values if value)
-            axis.set_xlim(left=10 ** np.floor(np.log10(smallest)))
+            axis.set_xlim(smallest / 2, 3 * max(values))
             axis.xaxis.set_minor_formatter(NullFormatter())
+            axis.set_xlabel(f"{title} (logarithmic)")
+        else:
+            axis.set_xlim(0, 1.15 * max(values))
+        axis.xaxis.set_major_formatter(lambda value, _: _number(value))
     if len(stats) > len(largest):
         axes[0].set_title(f"{len(largest)} of {len(stats)} languages", fontsize=9, loc="left")
     return pictures.png(figure)
+
+
+def _number(value: float) -> str:
+    """Returns a number with three digits, or all of its digits before the point; 0 as such."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
