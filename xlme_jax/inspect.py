@@ -23,7 +23,9 @@ _STEP = flags.DEFINE_integer(
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints, whose weights predict."
 )
-_ROWS = flags.DEFINE_integer("rows", 4, "Most rows of each stream; 0 for all.", 0)
+_ROWS = flags.DEFINE_integer(
+    "rows", 4, "Most rows of each stream, those of more languages first; 0 for all.", 0
+)
 _OUTPUT = flags.DEFINE_string("output", None, "HTML file to write as well.")
 
 

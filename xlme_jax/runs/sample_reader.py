@@ -1,7 +1,8 @@
-"""Reads the samples of a run: what its weights predict of a few rows of its first batch.
+"""Reads the samples of a run: what its weights predict of a few rows of its first batches.
 
-Rows, masks and random draws are always those of step 1, so that samples of different steps differ
-by the weights alone. They depend neither on the mesh nor on the number of processes.
+The rows have text of every language. Rows, masks and random draws are always the same, so that
+samples of different steps differ by the weights alone. They depend neither on the mesh nor on the
+number of processes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from xlme_jax.training.step_readings import read_rows
 if TYPE_CHECKING:
     from xlme_jax.studies.reports.batch_rows import StreamRows
 
+_BATCHES = 8  # Most batches in which languages are looked for.
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 
 
@@ -55,14 +57,14 @@ def reader(parts: Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples:
 
 
 class _Rows(NamedTuple):
-    """The first rows of the first batch, as arrays for the devices and as texts to show."""
+    """Some rows of the first batches, as arrays for the devices and as texts to show."""
 
     arrays: Arrays
     streams: Sequence[StreamRows]
 
 
 class _Reader:
-    """Reads the samples of a run; the first call reads the first batch of its data."""
+    """Reads the samples of a run; the first call reads the first batches of its data."""
 
     def __init__(self, parts: Parts, objective: Objective, mesh: jax.sharding.Mesh):
         self._parts = parts
@@ -84,24 +86,37 @@ class _Reader:
 
     @functools.cached_property
     def _rows(self) -> _Rows:
-        """The first rows of the first batch."""
+        """Rows of the first batches, the first of each stream that have all its languages."""
         # Imported here because a run needs no texts until it shows some.
-        from xlme_jax.studies.reports.batch_rows import stream_rows
-        from xlme_jax.studies.reports.samples import ROWS
+        from xlme_jax.studies.reports import samples
+        from xlme_jax.studies.reports.batch_rows import joined, stream_rows
 
         parts = self._parts
         batches = make_iterator(parts.dataset, parts.streams, parts.settings.seed)
+        rows: dict[str, StreamRows] = {}
         try:
-            batch: Any = next(batches)
-            # ROWS, rounded up to a number that the devices split evenly.
-            count = -(-ROWS // self._shards) * self._shards
-            arrays = {
-                stream: {name: array[:count] for name, array in rows.items()}
-                for stream, rows in batch.items()
-            }
-            return _Rows(arrays, stream_rows(parts.dataset, parts.streams, batches, arrays, {}))
+            for _ in range(_BATCHES):
+                batch: Any = next(batches)
+                for more in stream_rows(parts.dataset, parts.streams, batches, batch, {}):
+                    name = more.stream.name
+                    every = joined([rows[name], more]) if name in rows else more
+                    numbers = every.covering(
+                        samples.MOST_ROWS, samples.LEAST_ROWS, samples.LANGUAGE_TOKENS
+                    )
+                    rows[name] = every.take(numbers)
+                if all(samples.has_enough(some) for some in rows.values()):
+                    break
         finally:
             batches.close()
+        return _Rows(
+            {name: self._even(some.arrays) for name, some in rows.items()}, [*rows.values()]
+        )
+
+    def _even(self, arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Returns rows, the last one repeated until the devices split them evenly."""
+        count = len(arrays["tokens"])
+        numbers = np.minimum(np.arange(-(-count // self._shards) * self._shards), count - 1)
+        return {name: array[numbers] for name, array in arrays.items()}
 
 
 def _samples(streams: Sequence[StreamRows], readings: Mapping[str, Reading]) -> Samples:
@@ -117,4 +132,5 @@ def _samples(streams: Sequence[StreamRows], readings: Mapping[str, Reading]) -> 
         )
     ]
     content = {"sentences": [samples.to_json(sentence) for sentence in sentences]}
-    return Samples(content, samples.to_text(sentences))
+    languages = [language for rows in streams for language in rows.all_languages]
+    return Samples(content, samples.to_text(sentences, languages))

@@ -151,3 +151,45 @@ def test_labels_of_a_labelled_row():
 )
 def test_control_characters_are_visible(text, expected):
     assert batch_rows.visible(text) == expected
+
+
+def pairs(drawn, segments):
+    """Returns rows of pairs, two segments each, without a reading."""
+    shape = np.array(segments).shape
+    return made_batches.stream(
+        stream=PairStream("bitext", rows=shape[0], length=shape[1], layout=Sides()),
+        arrays={"tokens": np.full(shape, 4), "segment_ids": np.array(segments)},
+        languages={"en_fr": ("en", "fr"), "en_sw": ("en", "sw"), "en_xx": ("en", "xx")},
+        shares={"en_fr": 0.6, "en_sw": 0.4},
+        drawn=drawn,
+        reading=None,
+    )
+
+
+def test_rows_with_every_language_are_chosen_first():
+    rows = pairs(
+        ["en_fr", "en_fr", "en_fr", "en_sw"],
+        [[1, 1, 2, 2, 3, 4, 0, 0], [1, 1, 1, 2, 0, 0, 0, 0], [1, 2, 2, 0, 0, 0, 0, 0]],
+    )
+    assert rows.all_languages == ["en", "fr", "sw"]
+    assert rows.row_languages(0) == {"en": 6, "fr": 6}
+    assert rows.covering(most=2, least=2) == [0, 2]
+    assert rows.covering(most=1, least=1) == [0]
+    assert rows.covering(most=3, least=3) == [0, 1, 2]
+    assert rows.covering(most=3, least=1, tokens=7) == [0, 1, 2]
+    assert batch_rows.shown(rows, None) == [0, 1, 2] and batch_rows.shown(rows, 9) == [0, 1, 2]
+    assert batch_rows.unseen(rows, [0, 1]) == "not in these 2 of 3 rows: sw"
+    assert batch_rows.unseen(rows, [0, 2]) == ""
+
+
+def test_rows_that_are_taken_keep_their_tasks():
+    rows = pairs(
+        ["en_fr", "en_xx", "en_fr", "en_sw"],
+        [[1, 1, 2, 2, 3, 4, 0, 0], [1, 1, 1, 2, 0, 0, 0, 0], [1, 2, 2, 0, 0, 0, 0, 0]],
+    )
+    labels = [[part.label for part in rows.row(number)[:-1]] for number in range(3)]
+    taken = batch_rows.joined([rows.take([2]), rows.take([0, 2])])
+    assert [[p.label for p in taken.row(n)[:-1]] for n in range(3)] == [
+        *(labels[2], labels[0], labels[2])
+    ]
+    assert taken.drawn == ["en_sw", "en_fr", "en_xx", "en_sw"]

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from helpers import made_batches
@@ -83,6 +84,40 @@ def test_translations_stand_below_the_text():
 def test_sentences_without_predictions_are_left_out():
     assert samples.sentences(made_batches.stream(reading=made_batches.reading(False))) == []
     assert samples.sentences(made_batches.stream(reading=None)) == []
+
+
+def wide(languages):
+    """Returns rows of a monolingual stream, the second text of each of which has predictions."""
+    read = made_batches.reading()
+    count = len(languages)
+    repeated = {
+        "arrays": {
+            "tokens": np.tile(made_batches.ROWS, (count, 1)),
+            "segment_ids": np.tile(made_batches.SEGMENTS, (count, 1)),
+        },
+        "languages": {x: (x,) for x in {*languages, "unread"}},
+        "shares": dict.fromkeys([*languages, "unread"], 0.1),
+        "drawn": languages,
+        "reading": jax.tree.map(lambda array: np.repeat(array, count, axis=0), read),
+    }
+    return made_batches.stream(**repeated)
+
+
+def test_every_language_has_a_sentence():
+    found = samples.sentences(wide(["en", "en", "en", "de", "en", "fr"]))
+    assert [one.segment.languages for one in found] == [("en",), ("en",), ("de",), ("fr",)]
+    rows = wide(["en", "de"])
+    legend = samples.to_text(samples.sentences(rows), rows.all_languages).splitlines()[0]
+    assert legend.endswith("replaced. Without a sample: unread.")
+
+
+def test_more_languages_than_sentences_are_named():
+    languages = [f"l{number:02}" for number in range(30)]
+    rows = wide(languages)
+    found = samples.sentences(rows)
+    assert [one.segment.languages[0] for one in found] == languages[:16]
+    legend = samples.to_text(found, rows.all_languages).splitlines()[0]
+    assert legend.endswith(f"Without a sample: {', '.join(languages[16:26])} and 5 more.")
 
 
 def records(pieces=made_batches.PIECES, steps=(0, 1000)):

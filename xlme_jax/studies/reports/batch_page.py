@@ -33,7 +33,7 @@ def render(batch: BatchRows, rows: int | None = 4) -> str:
 
     Args:
       batch: the batch.
-      rows: most rows of each stream; None for all.
+      rows: most rows of each stream, those that add a language first; None for all.
     """
     title = f"Step {batch.step}"
     facts = ", ".join(f"{name} {visible(value)}" for name, value in batch.facts.items())
@@ -63,8 +63,8 @@ def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[
         yield html_page.details("Metrics of this step", html_page.table(("", ""), metrics.items()))
     tasks = html_page.table(("task", "weight", "drawn", ""), draws(stream))
     yield html_page.details("Tasks", tasks)
-    count = len(stream.arrays["tokens"])
-    for number in range(count if rows is None else min(rows, count)):
+    numbers = batch_rows.shown(stream, rows)
+    for number in numbers:
         labels = stream.labels(number)
         yield f"<h3>Row {number}{html.escape(f', labels {labels}' if labels else '')}</h3>"
         parts = stream.row(number)
@@ -75,6 +75,8 @@ def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[
                 yield _segment(part)
         if notes := batch_rows.notes(parts):
             yield html_page.table(*notes)
+    if note := batch_rows.unseen(stream, numbers):
+        yield f'<p class="note">{html.escape(note)}</p>'
 
 
 def _segment(segment: Segment) -> str:

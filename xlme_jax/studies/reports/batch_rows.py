@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID, IGNORED, PAD_ID, UNK_ID, mas
 from xlme_jax.data.vocabulary import MASK_PIECE, SPECIAL_PIECES, Vocabulary, VocabularyError
 from xlme_jax.objectives.readings import Reading
 from xlme_jax.studies.reports.visible_text import visible
+
+_NAMED = 10  # Languages in a note.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,11 +121,13 @@ class Segment:
       number: its segment id.
       label: task and language.
       tokens: the tokens.
+      languages: the languages of its tasks; both for a pair.
     """
 
     number: int
     label: str
     tokens: tuple[Token, ...]
+    languages: tuple[str, ...] = ()
 
     @property
     def runs(self) -> list[tuple[Token, ...]]:
@@ -209,6 +214,47 @@ class StreamRows:
         rows = [(n, share, counts[n] / total, counts[n]) for n, share in self.shares.items()]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
+    @property
+    def all_languages(self) -> list[str]:
+        """The languages of the tasks that the stream samples, sorted."""
+        return sorted({language for task in self.shares for language in self.languages[task]})
+
+    def covering(self, most: int, least: int, tokens: int = 1) -> list[int]:
+        """Returns the numbers of rows that together have every language of the batch, in order.
+
+        Args:
+          most: most rows, even if that leaves languages out.
+          least: least rows; the first ones are added.
+          tokens: tokens of a language that are enough, in texts and pairs of it.
+        """
+        count = len(self.arrays["tokens"])
+        chosen: list[int] = []
+        found: Counter[str] = Counter()
+        for number in range(count):
+            if len(chosen) == most or all(found[x] >= tokens for x in self.all_languages):
+                break
+            of_row = self.row_languages(number)
+            if any(found[language] < tokens for language in of_row):
+                chosen.append(number)
+                found.update(of_row)
+        others = (number for number in range(count) if number not in chosen)
+        return sorted([*chosen, *itertools.islice(others, max(least - len(chosen), 0))])
+
+    def row_languages(self, number: int) -> Counter[str]:
+        """Returns {language: tokens of the texts and pairs of this language in a row}."""
+        segments, counts = np.unique(self.arrays["segment_ids"][number], return_counts=True)
+        tokens: Counter[str] = Counter()
+        for segment, count in zip(segments.tolist(), counts.tolist()):
+            if segment:
+                tokens.update(dict.fromkeys(self._languages_of(number, segment), count))
+        return tokens
+
+    def take(self, numbers: Sequence[int]) -> StreamRows:
+        """Returns the rows with these numbers, with their draws and without what is read."""
+        drawn = [task for number in numbers for task in self._draws_of(number)]
+        arrays = {name: array[list(numbers)] for name, array in self.arrays.items()}
+        return dataclasses.replace(self, arrays=arrays, drawn=drawn, reading=None)
+
     def row(self, number: int) -> list[Segment | int]:
         """Returns the segments of a row in order, and the length of each run of padding."""
         parts: list[Segment | int] = []
@@ -219,7 +265,7 @@ class StreamRows:
             if segment:
                 tokens = tuple(self._token(number, c) for c in columns)
                 label = self._label(number, segment, column)
-                parts.append(Segment(number=segment, label=label, tokens=tokens))
+                parts.append(Segment(segment, label, tokens, self._languages_of(number, segment)))
             else:
                 parts.append(width)
             column += width
@@ -306,15 +352,65 @@ class StreamRows:
         label = task if languages == task else f"{task}: {languages}"
         return f"{label}, side {side + 1}" if is_side else label
 
+    def _languages_of(self, row: int, segment: int) -> tuple[str, ...]:
+        """Returns the languages of a segment's tasks, each once."""
+        names = self._tasks_of(row, segment)
+        return tuple(dict.fromkeys(x for name in names for x in self.languages[name]))
+
     def _tasks_of(self, row: int, segment: int) -> list[str]:
         """Returns the tasks of a segment's draws: two if two pairs were mixed."""
+        draws = self._draws_of(row)
+        if isinstance(self.stream, PairStream):
+            sides, each = self.stream.layout.segments, self.stream.layout.pairs_per_item
+            item = (segment - 1) // sides
+            draws = draws[item * each : (item + 1) * each]
+        return list(dict.fromkeys(draws))
+
+    def _draws_of(self, row: int) -> Sequence[str]:
+        """Returns the tasks of a row's draws, in order: one, or one for each pair."""
         if not isinstance(self.stream, PairStream):
             return [self.drawn[row]]
-        # `drawn` has the draws of all items, row by row: the items of earlier rows come first.
-        sides, each = self.stream.layout.segments, self.stream.layout.pairs_per_item
-        last = self.arrays["segment_ids"][:row].max(axis=1, initial=0)
-        item = int((last // sides).sum()) + (segment - 1) // sides
-        return list(dict.fromkeys(self.drawn[item * each : (item + 1) * each]))
+        # `drawn` has the draws of all items, row by row.
+        each = self.stream.layout.pairs_per_item
+        return self.drawn[each * self._first_items[row] : each * self._first_items[row + 1]]
+
+    @functools.cached_property
+    def _first_items(self) -> list[int]:
+        """The number of items before each row of a pair stream, and of all items."""
+        assert isinstance(self.stream, PairStream)
+        items = self.arrays["segment_ids"].max(axis=1) // self.stream.layout.segments
+        return [0, *np.cumsum(items).tolist()]
+
+
+def shown(rows: StreamRows, most: int | None) -> list[int]:
+    """Returns the numbers of rows to show: of more languages first; all if `most` is None."""
+    count = len(rows.arrays["tokens"])
+    return list(range(count)) if most is None else rows.covering(most, min(most, count))
+
+
+def unseen(rows: StreamRows, numbers: Sequence[int]) -> str:
+    """Returns a note on the languages that some of the rows do not have; "" if all are shown."""
+    count = len(rows.arrays["tokens"])
+    seen = {language for number in numbers for language in rows.row_languages(number)}
+    missing = [language for language in rows.all_languages if language not in seen]
+    if len(numbers) == count or not missing:
+        return ""
+    return f"not in these {len(numbers)} of {count} rows: {listed(missing)}"
+
+
+def listed(languages: Sequence[str]) -> str:
+    """Returns up to `_NAMED` languages, and the number of others."""
+    named = ", ".join(map(visible, languages[:_NAMED]))
+    return named + (f" and {len(languages) - _NAMED:,} more" if languages[_NAMED:] else "")
+
+
+def joined(parts: Sequence[StreamRows]) -> StreamRows:
+    """Returns rows of several batches of one stream as one."""
+    arrays = {
+        name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays
+    }
+    drawn = [task for part in parts for task in part.drawn]
+    return dataclasses.replace(parts[0], arrays=arrays, drawn=drawn)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,7 @@ def render(batch: BatchRows, rows: int | None = 4, colors: bool = False) -> str:
 
     Args:
       batch: the batch.
-      rows: most rows of each stream; None for all.
+      rows: most rows of each stream, those that add a language first; None for all.
       colors: whether to colour masked tokens and verdicts with ANSI codes.
     """
     painter = _Painter(colors)
@@ -90,8 +90,8 @@ class _Painter:
             )
             yield f"  {visible(line)}"
         yield from _table(["task", "weight", "drawn", ""], draws(stream), "  ")
-        count = len(stream.arrays["tokens"])
-        for number in range(count if rows is None else min(rows, count)):
+        numbers = batch_rows.shown(stream, rows)
+        for number in numbers:
             labels = stream.labels(number)
             yield self.paint(f"  row {number}", "heading") + (
                 f", labels {labels}" if labels else ""
@@ -104,6 +104,8 @@ class _Painter:
                     yield from self._segment(part)
             if notes := batch_rows.notes(parts):
                 yield from _table(*notes, "      ")
+        if note := batch_rows.unseen(stream, numbers):
+            yield f"  {note}"
 
     def _segment(self, segment: Segment) -> Iterator[str]:
         """Yields the line of a segment, and one for each predictor of tokens without masks."""

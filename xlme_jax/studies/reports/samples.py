@@ -1,15 +1,26 @@
 """Sentences with their predictions, which a run writes as it learns: as JSON and as text."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xlme_jax.studies.reports.batch_rows import PredictedToken, Segment, StreamRows, Token, Verdict
+from xlme_jax.studies.reports.batch_rows import (
+    PredictedToken,
+    Segment,
+    StreamRows,
+    Token,
+    Verdict,
+    listed,
+)
 from xlme_jax.studies.reports.directions import isolated
 
-# Rows of each stream that are read, and sentences of them that are shown.
-ROWS = 2
-SENTENCES = 4
+# Of each stream: least and most rows that are read, tokens of a language that are enough to have
+# masked ones, and sentences that are shown: one for each language, at least and at most this many.
+LEAST_ROWS, MOST_ROWS = 2, 16
+LANGUAGE_TOKENS = 32
+_LEAST_SENTENCES, _MOST_SENTENCES = 4, 16
 _TOKENS = 64  # Of each sentence.
 _OF_MASKS = "[x>y]: x is masked, and y predicted; [x=]: x itself."
 _OF_VERDICTS = (
@@ -68,22 +79,36 @@ class Sentence(NamedTuple):
 
 
 def sentences(rows: StreamRows) -> list[Sentence]:
-    """Returns the first sentences of a stream that have predictions, at most `SENTENCES`.
+    """Returns sentences of a stream that have predictions, in order.
 
-    Sentences are cut to `_TOKENS` tokens; only the first `ROWS` rows are read.
+    The first sentence of each language comes before others; at most `_MOST_SENTENCES`, and at least
+    `_LEAST_SENTENCES` if there are so many. Sentences are cut to `_TOKENS` tokens.
     """
-    numbers = range(min(ROWS, len(rows.arrays["tokens"])))
-    parts = (part for number in numbers for part in rows.row(number))
-    selected: list[Sentence] = []
-    for part in parts:
-        if len(selected) == SENTENCES:
-            break
-        if isinstance(part, int):  # A number of padding tokens.
-            continue
-        cut = dataclasses.replace(part, tokens=part.tokens[:_TOKENS])
-        if any(token.predictions for token in cut.tokens):
-            selected.append(Sentence(rows.stream.name, cut))
-    return selected
+    candidates = []
+    for number in range(len(rows.arrays["tokens"])):
+        for part in rows.row(number):
+            if not isinstance(part, int):  # Not a number of padding tokens.
+                cut = dataclasses.replace(part, tokens=part.tokens[:_TOKENS])
+                if any(token.predictions for token in cut.tokens):
+                    candidates.append(Sentence(rows.stream.name, cut))
+    chosen: list[int] = []
+    languages: set[str] = set()
+    for number, candidate in enumerate(candidates):
+        if not languages.issuperset(candidate.segment.languages):
+            languages.update(candidate.segment.languages)
+            chosen.append(number)
+    others = (number for number in range(len(candidates)) if number not in chosen)
+    chosen += itertools.islice(others, max(_LEAST_SENTENCES - len(chosen), 0))
+    return [candidates[number] for number in sorted(chosen[:_MOST_SENTENCES])]
+
+
+def has_enough(rows: StreamRows) -> bool:
+    """Returns whether rows are as many as are read, or have enough text of every language."""
+    tokens = Counter[str]()
+    for number in range(len(rows.arrays["tokens"])):
+        tokens.update(rows.row_languages(number))
+    is_full = len(rows.arrays["tokens"]) >= MOST_ROWS
+    return is_full or all(tokens[x] >= LANGUAGE_TOKENS for x in rows.all_languages)
 
 
 # ---- JSON ----------------------------------------------------------------------------------
@@ -142,10 +167,18 @@ def _token_from_json(column: int, encoded: str | Mapping[str, Any]) -> Token:
 # ---- Text ----------------------------------------------------------------------------------
 
 
-def to_text(sentences: Sequence[Sentence]) -> str:
-    """Returns sentences as lines, the first of which explains the marks that they may have."""
+def to_text(sentences: Sequence[Sentence], languages: Iterable[str] = ()) -> str:
+    """Returns sentences as lines, the first of which explains the marks that they may have.
+
+    Args:
+      sentences: the sentences.
+      languages: the languages of the run; the first line names those that no sentence has.
+    """
     lines = (line for sentence in sentences for line in _lines(sentence))
-    return "\n".join([_legend(sentences), *lines])
+    shown = {language for sentence in sentences for language in sentence.segment.languages}
+    missing = sorted(set(languages) - shown)
+    note = f" Without a sample: {listed(missing)}." if missing else ""
+    return "\n".join([f"{_legend(sentences)}{note}", *lines])
 
 
 def _legend(samples: Sequence[Sentence]) -> str:
