@@ -269,12 +269,12 @@ def load_tasks() -> SeqioTasks:
     """Imports and returns `tasks.as_source`, and with it SeqIO and TensorFlow.
 
     Raises:
-      ValueError: SeqIO or TensorFlow is not installed.
+      ValueError: SeqIO, TensorFlow or one of its packages is not installed.
     """
     from xlme_jax.preparation import quiet
     from xlme_jax.validation import extras
 
-    for package in ("seqio", "tensorflow"):
+    for package in ("seqio", "tensorflow", "tensorflow_datasets", "tensorflow_text"):
         extras.check_installed("a task of SeqIO or TFDS", package)
     with quiet.tensorflow():
         from tasks import as_source

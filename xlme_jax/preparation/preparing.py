@@ -374,6 +374,9 @@ def _run(
     ordered = sorted(jobs, key=lambda job: (-job.bytes, job.name, job.split))
     units = [Unit(job, i, threads) for job in ordered for i in range(job.units)]
     if config.runner:
+        from xlme_jax.preparation import on_beam
+
+        on_beam.check(config.runner)
         from xlme_jax.preparation import beam_parts  # Here because apache-beam is optional.
 
         results = beam_parts.run(config, model, units)

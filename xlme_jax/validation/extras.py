@@ -20,6 +20,8 @@ EXTRAS = {
     "safetensors": "hf",
     "seqio": "data",
     "tensorflow": "data",
+    "tensorflow_datasets": "data",
+    "tensorflow_text": "data",
     "torch": "onnx",
     "transformers": "onnx",
     "wandb": "wandb",
