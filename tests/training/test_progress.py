@@ -136,7 +136,7 @@ def test_line_holds_everything_a_person_asks_for():
     }
     assert format_line(4, 100, values, throughput) == (
         "step 4/100 (4%) | loss 12.35 | monolingual mlm 5.43 rtd 0.123 | bitext mlm 4.32 rtd 0.235"
-        " | retrieval 0.026 (untrained 0.012, chance 0.002) | 7,000 tokens/s | MFU 25.0%"
+        " | held-out retrieval 0.026 (untrained 0.012, chance 0.002) | 7,000 tokens/s | MFU 25.0%"
         " | 1m36s left"
     )
 

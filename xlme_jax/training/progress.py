@@ -218,7 +218,7 @@ def format_line(
     if "probe/retrieval_accuracy" in values:
         of_probe = {name: f"probe/retrieval_{name}" for name in ("untrained", "chance")}
         to_beat = [f"{name} {values[key]:.3f}" for name, key in of_probe.items() if key in values]
-        retrieval = f"retrieval {values['probe/retrieval_accuracy']:.3f}"
+        retrieval = f"held-out retrieval {values['probe/retrieval_accuracy']:.3f}"
         parts.append(f"{retrieval} ({', '.join(to_beat)})" if to_beat else retrieval)
     if (tokens := throughput.tokens_per_second) is not None:
         parts.append(f"{tokens:,.0f} tokens/s")

@@ -230,7 +230,7 @@ def plots(curves: Curves, diagnostics: Diagnostics) -> list[Plot]:
         for i, name in enumerate(streams(curves, diagnostics))
     }
     probe = Plot(
-        "Held-out translation retrieval",
+        "Held-out retrieval",
         "good: exceeds both chance and the untrained encoder",
         "accuracy@1",
         _lines(_probe_styles(curves), curves),

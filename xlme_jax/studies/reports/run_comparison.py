@@ -13,6 +13,7 @@ from xlme_jax.evaluation.results import Spread
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.reports import text_table
 from xlme_jax.studies.reports.curves import Curves, finite, last_tenth
+from xlme_jax.studies.reports.metric_names import in_words
 from xlme_jax.training import manifest
 from xlme_jax.training.metrics import read_metrics
 
@@ -219,7 +220,7 @@ def to_markdown(comparison: RunComparison, folded: bool = True) -> str:
     if lengths.warning:
         lines += [f"**{lengths.warning}**", ""]
     for table in comparison.tables:
-        rows = [[f"`{name}`", *cells] for name, *cells in table.rows]
+        rows = [[_named(name), *cells] for name, *cells in table.rows]
         body = text_table.markdown(table.head, rows) if rows else ["No differences."]
         if not table.is_folded:
             lines += [f"## {table.title}", ""] + ([table.note, ""] if table.note else [])
@@ -229,6 +230,12 @@ def to_markdown(comparison: RunComparison, folded: bool = True) -> str:
         else:
             lines += [f"{table.title}: {len(rows)}, with --output=FOLDER in FOLDER/{MARKDOWN}.", ""]
     return "\n".join(lines[:-1]) + "\n"
+
+
+def _named(name: str) -> str:
+    """Returns a setting, fact or metric as code, after its name in words if that says more."""
+    words = in_words(name)
+    return f"{words} (`{name}`)" if words not in ("", name) else f"`{name}`"
 
 
 def to_tsv(comparison: RunComparison) -> str:

@@ -31,6 +31,7 @@ from xlme_jax.studies.reports.curves import (
 )
 from xlme_jax.studies.reports.explore import Explorable, explorable
 from xlme_jax.studies.reports.html_page import escaped
+from xlme_jax.studies.reports.metric_names import RETRIEVAL
 from xlme_jax.studies.reports.visible_text import visible_lines
 from xlme_jax.training import manifest
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics, read_samples
@@ -40,7 +41,6 @@ from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 REPORT_HTML = "report.html"
 REPORT_PNG = "report.png"
 READOUTS_PNG = "readouts.png"
-_RETRIEVAL = "held-out retrieval, accuracy@1"
 _log = logging.getLogger(__name__)
 
 
@@ -148,7 +148,7 @@ def _main_figure(compared: list[Verdict]) -> verdict.ComparedFigure | None:
 def _next_command(model_dir: Path, curves: Curves, figure: verdict.ComparedFigure) -> str:
     """Returns the command to go on with."""
     good = f"inspect --gin_file={shlex.quote(str(model_dir / 'config.gin'))}"
-    if figure.name == _RETRIEVAL:
+    if figure.name == RETRIEVAL:
         good = "evaluate --tasks=held_out_retrieval"
     return verdict.next_command(str(model_dir), _last_step(curves), figure, good)
 
@@ -170,7 +170,7 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
       (metric, its final value, baseline, the baseline's final value) of each metric that the run
       has logged with its baseline.
     """
-    retrieval = (_RETRIEVAL, "probe/retrieval_accuracy")
+    retrieval = (RETRIEVAL, "probe/retrieval_accuracy")
     labels = stream_labels(curves, diagnostics)
     comparisons = [
         (f"{label}: {b.label}", f"{stream}/{b.metric}", b.baseline_label, f"{stream}/{b.baseline}")
