@@ -147,7 +147,7 @@ jax.debug.visualize_array_sharding(kernel)
 
 # %% [markdown]
 # [Treescope](https://treescope.readthedocs.io) draws the whole tree; click to open a node. Each
-# array shows its values and how it is split.
+# array shows its values and how it is split. It draws when you run the cell: GitHub shows nothing.
 
 # %%
 import treescope

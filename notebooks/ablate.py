@@ -121,31 +121,26 @@ plt.show()
 # %% [markdown]
 # ## What differs
 #
-# The same as `python -m xlme_jax.report --runs=A,B`: configuration, manifest, and the ends of the
-# curves. Metrics that only one run has are those of the bitext stream.
+# `python -m xlme_jax.report --runs=A,B` shows the same, and what differs between the manifests and
+# at the ends of further curves. Metrics that only one run has are those of the bitext stream.
 
 # %%
+import dataclasses
+
 from IPython.display import Markdown
 
 from xlme_jax.studies.reports.run_comparison import compare, to_markdown
 
-Markdown(to_markdown(compare([str(folder) for folder in folders.values()])))
+comparison = compare([str(folder) for folder in folders.values()])
+tables = [one for one in comparison.tables if one.title != "Manifest" and not one.is_folded]
+Markdown(to_markdown(dataclasses.replace(comparison, tables=tables)))
 
 # %% [markdown]
 # ## The reports
 #
-# Each run has written `report.html`, and its pictures as `report.png`.
+# Each run has written `report.html`, and its pictures as `report.png`:
 
 # %%
-import base64
+from IPython.display import Image
 
-from IPython.display import HTML
-
-pages = []
-for name, folder in folders.items():
-    picture = base64.b64encode((folder / "report.png").read_bytes()).decode()
-    pages.append(
-        f'<td style="vertical-align:top;text-align:left"><b>{name}</b>: {folder}/report.html<br>'
-        f'<img src="data:image/png;base64,{picture}" style="width:100%"></td>'
-    )
-HTML(f'<table style="width:100%;table-layout:fixed"><tr>{"".join(pages)}</tr></table>')
+Image(folders["with pairs"] / "report.png", width=900)

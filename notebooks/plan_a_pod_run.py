@@ -98,6 +98,9 @@ for number, fsdp in enumerate(sorted({one.fsdp for _, _, one in candidates})):
     axis.scatter(*zip(*points), s=12, color=plt.cm.viridis(number / 9), label=f"fsdp {fsdp}")
 axis.axvline(limit / GIB, color="red", linestyle=":", label="memory of a v5e")
 axis.set(xscale="log", yscale="log", xlabel="memory of a device, GiB", ylabel="seconds a step")
+for scale in (axis.xaxis, axis.yaxis):
+    scale.set_major_formatter("{x:g}")
+axis.yaxis.set_minor_formatter("{x:.1g}")
 axis.set_title(f"XLM-E Large on {pod.name}: {len(candidates)} candidates")
 figure.legend(loc="outside right upper", fontsize=8)
 plt.show()

@@ -271,7 +271,8 @@ for rows in last.streams:
     )
 
 # %% [markdown]
-# All rows in the same colours, as `python -m xlme_jax.inspect --output=batch.html` writes them.
+# All rows in the same colours, as `python -m xlme_jax.inspect --output=batch.html` writes them. The
+# page opens when you run the cell: GitHub shows nothing.
 
 # %%
 last

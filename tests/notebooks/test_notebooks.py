@@ -1,4 +1,4 @@
-"""Notebooks: a `py:percent` file and an .ipynb without outputs each, which run as they are."""
+"""Notebooks: a `py:percent` file and an .ipynb with outputs each, which run as they are."""
 
 import ast
 import importlib.util
@@ -8,10 +8,11 @@ import re
 import subprocess
 import types
 
+import make_notebooks
 import pytest
 from helpers import tiny
+from make_notebooks import FOLDER, cells
 
-FOLDER = tiny.REPOSITORY / "notebooks"
 EXAMPLE = tiny.REPOSITORY / "examples" / "hard_negatives"
 NOTEBOOKS = sorted(file.stem for file in FOLDER.glob("*.py"))
 # What is replaced so that a notebook runs in seconds, and a part of what it then prints.
@@ -32,20 +33,6 @@ SMALL = {
 }
 
 
-def cells(name):
-    """Returns the cells of a `py:percent` file: (kind, source)."""
-    text = (FOLDER / f"{name}.py").read_text()
-    _, *parts = re.split(r"^# %%(| .*)\n", text, flags=re.MULTILINE)
-    found = []
-    for kind, source in zip(parts[::2], parts[1::2]):
-        is_text = kind.strip() == "[markdown]"
-        # Jupytext writes magics as comments.
-        comment = r"^# ?" if is_text else r"^# (?=%)"
-        lines = [re.sub(comment, "", line) for line in source.splitlines()]
-        found.append(("markdown" if is_text else "code", "\n".join(lines).strip("\n")))
-    return found
-
-
 def code(name):
     """Returns the sources of the code cells."""
     return [source for kind, source in cells(name) if kind == "code"]
@@ -62,11 +49,30 @@ def test_each_notebook_has_both_forms():
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_both_forms_are_the_same_without_outputs(name):
-    found = notebook(name)["cells"]
-    assert [(cell["cell_type"], "".join(cell["source"])) for cell in found] == cells(name)
-    for cell in found:
-        assert not cell.get("outputs") and cell.get("execution_count") is None
+def test_both_forms_are_the_same(name):
+    stored = notebook(name)
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in stored["cells"]] == cells(name)
+    assert stored["metadata"] == make_notebooks.METADATA
+    assert all(cell["metadata"] == {} for cell in stored["cells"])
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_outputs_are_those_of_one_run_without_what_depends_on_the_machine(name):
+    executed = [cell for cell in notebook(name)["cells"] if cell["cell_type"] == "code"]
+    counts = [cell["execution_count"] for cell in executed]
+    assert counts == list(range(1, len(counts) + 1))
+    outputs = [output for cell in executed for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} <= {
+        *("stream", "display_data", "execute_result")
+    }
+    assert all(output.get("name", "stdout") == "stdout" for output in outputs)
+    assert any("image/png" in output.get("data", {}) for output in outputs) or any(
+        "text/html" in output.get("data", {}) for output in outputs
+    )
+    text = json.dumps(outputs)
+    assert not re.search(r"[^\w.:/]/(tmp|home|root|work|usr|Users|content)/|step \d+/\d+ \(", text)
+    assert not re.search("<script|<iframe", text)
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -135,7 +141,7 @@ def shared(tmp_path_factory):
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_notebooks_run(name, shared, monkeypatch):
     reason = "executes notebooks with Jupyter: pip install nbclient ipykernel treescope rich"
-    nbclient = pytest.importorskip("nbclient", reason=reason)
+    pytest.importorskip("nbclient", reason=reason)
     nbformat = pytest.importorskip("nbformat", reason=reason)
     for module in ("ipykernel", "treescope", "rich"):
         pytest.importorskip(module, reason=reason)
@@ -150,8 +156,7 @@ def test_notebooks_run(name, shared, monkeypatch):
         assert sum(cell.source.count(given) for cell in executed) == 1
         for cell in executed:
             cell.source = cell.source.replace(given, small)
-    client = nbclient.NotebookClient(found, timeout=900, kernel_name="python3")
-    client.execute(cwd=str(shared))
+    make_notebooks.run(found, shared, timeout=900)
     assert all(cell.execution_count for cell in executed)
     outputs = [output for cell in executed for output in cell.outputs]
     printed = "".join(output.get("text", "") for output in outputs)
