@@ -57,7 +57,10 @@ def check_warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None)
     expected = in_form_of({_PART: abstract}, shapes)
     if growth is not None:
         shapes = growth.of_copies(shapes).shapes(shapes, tree_shapes(expected))
-    remedy = f"Optimizers continue with the same weights, from the same system. {fresh}"
+    remedy = (
+        "Optimizers continue with the same weights and rule (Optimizer.rule), from the same "
+        f"system. {fresh}"
+    )
     compare_shapes(shapes, expected, where, remedy)
 
 

@@ -191,6 +191,7 @@ class RunFacts:
       train_steps: total number of steps.
       from_scratch: whether the run starts from random weights.
       micro_batches: parts in which a batch is processed (`Loop.micro_batches`).
+      updates_by_entry: whether the optimizer could update rows of token tables alone.
     """
 
     lengths: Mapping[str, int]
@@ -200,6 +201,7 @@ class RunFacts:
     train_steps: int = 1
     from_scratch: bool = False
     micro_batches: int = 1
+    updates_by_entry: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -184,8 +184,17 @@ class FineTune(PlainObjective):
         return states
 
     def check(self, run: RunFacts) -> None:
-        """Raises ValueError if a row is too long, or has labels of another benchmark."""
+        """Raises ValueError if a row is too long, or has labels of another benchmark.
+
+        It is also raised if the optimizer cannot update rows of the token table alone.
+        """
         check_lengths("encoder", self.encoder.config, run.lengths)
+        if self.lazy_tokens and not run.updates_by_entry:
+            raise ValueError(
+                "FineTune.lazy_tokens = True updates rows of the token table alone, but the "
+                "Optimizer.rule of this run computes an update from whole arrays; set "
+                "FineTune.lazy_tokens = False or Optimizer.rule = @AdamW()."
+            )
         for task in run.tasks.get(STREAM, ()):
             name = find_benchmark(task.removeprefix("tfds_"))
             # The name is None for a task that the user has defined.

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import math
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -62,12 +61,12 @@ def build(config: TrainConfig, prepare_command: Sequence[str]) -> Parts:
     objective = config.objective.build(dataset.vocabulary_size, dtype)
     streams = config.streams_of(objective)
     settings = _loop_settings(config, dataset, streams)
-    objective.check(_facts(dataset, streams, settings, as_path(config.model_dir)))
+    objective.check(_facts(config, dataset, streams, settings))
     return Parts(dataset, objective, dtype, tuple(streams), settings)
 
 
 def _facts(
-    dataset: PreparedDataset, streams: Sequence[Stream], settings: LoopConfig, model_dir: Path
+    config: TrainConfig, dataset: PreparedDataset, streams: Sequence[Stream], settings: LoopConfig
 ) -> RunFacts:
     """Returns the properties of the run that the objective checks."""
     tasks = {stream.name: stream_tasks(dataset, stream) for stream in streams}
@@ -83,8 +82,9 @@ def _facts(
         distinct_items=distinct,
         tasks={name: tuple(task.name for task in of_stream) for name, of_stream in tasks.items()},
         train_steps=settings.train_steps,
-        from_scratch=settings.init_from is None and not has_checkpoint(model_dir),
+        from_scratch=settings.init_from is None and not has_checkpoint(as_path(config.model_dir)),
         micro_batches=settings.micro_batches,
+        updates_by_entry=config.optimizer.rule.by_entry,
     )
 
 

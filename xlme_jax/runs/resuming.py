@@ -23,6 +23,7 @@ from xlme_jax.checkpoints.saved import (
 )
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.differences import Difference, Effect, differences
+from xlme_jax.configuration.registry import gin_name
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.batches.streams import PairStream, Stream
@@ -61,7 +62,8 @@ def check(
 
     Raises:
       ValueError: the checkpoint has other values of what determines the weights, or more steps
-        than this run has in all, and `with_changes` is False; names them, and the remedy.
+        than this run has in all, and `with_changes` is False; or its optimizer has moments that
+        this run's cannot continue from. The message names what differs, and the remedy.
     """
     folder = as_path(config.model_dir)
     newest = newest_record(folder)
@@ -76,6 +78,7 @@ def check(
     recorded = _configuration(record, folder / FOLDER / str(step), with_changes, where)
     if recorded is None:
         return {}
+    _check_moments(recorded, config, f"{where} of an optimizer with another state")
     names = [stream.name for stream in streams]
     differing = differences(
         _from_same(recorded, config, record), config, names, jax.default_backend()
@@ -161,6 +164,18 @@ def _digest(source: str) -> str:
         return weights_digest(checkpoint_of(as_path(source)))
     except (ValueError, OSError):
         return ""
+
+
+def _check_moments(before: TrainConfig, now: TrainConfig, problem: str) -> None:
+    """Raises ValueError, which begins with `problem`, if moments of another form are needed now."""
+    rules = before.optimizer.rule, now.optimizer.rule
+    if rules[0].moments != rules[1].moments:
+        former, present = (f"@{gin_name(type(rule))}()" for rule in rules)
+        raise ValueError(
+            f"{problem}: Optimizer.rule: {former} there, {present} now. Set Optimizer.rule = "
+            f"{former}; or begin a run in another MODEL_DIR with the checkpoint as INIT_FROM, not "
+            "as BRANCH_FROM, which takes its weights alone."
+        )
 
 
 def _refuse_or_report(

@@ -1,13 +1,13 @@
-"""Adam with linear warm-up and decay, as in XLM-E's Table 10; `training.schedules` has others."""
+"""AdamW, linear warm-up and decay (XLM-E, Table 10); `schedules` and `update_rules` have more."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from xlme_jax.validation.fields import check_at_least
+from xlme_jax.validation.fields import check_at_least, check_below_one
 
 # Last names of biases, of normalisation scales, and of the scalar of the relative bias gate.
 _NOT_DECAYED = ("bias", "scale", "w")
@@ -36,6 +36,27 @@ class Linear:
 
 
 @dataclasses.dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled decay: the update rule of the papers. Other rules derive from this class.
+
+    Attributes:
+      by_entry: whether entries of token tables are updated from their own gradients alone.
+      moments: form of the state; a run continues from a state of this form alone.
+    """
+
+    by_entry: ClassVar[bool] = True
+    moments: ClassVar[str] = "adam"
+
+    def updates(self, config: "OptimizerConfig") -> tuple[optax.GradientTransformation, ...]:
+        """Returns what makes clipped gradients updates at a rate of 1, and what adds the decay."""
+        mask = None if config.decay_all else decay_mask
+        return (
+            optax.scale_by_adam(config.b1, config.b2, config.eps),
+            optax.add_decayed_weights(config.weight_decay, mask=mask),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """Hyper-parameters of XLM-E's pre-training (Table 10).
 
@@ -52,6 +73,7 @@ class OptimizerConfig:
       clip_norm: global gradient norm above which gradients are scaled down.
       schedule: the learning rate after the warm-up. It falls linearly, and would be 0 one update
         after the last. `@WSD()`, `@Cosine()` and `@Constant()` are others.
+      rule: how gradients become updates. `@StableAdamW()` and `@Muon()` are others.
     """
 
     learning_rate: float = 5e-4
@@ -64,22 +86,20 @@ class OptimizerConfig:
     decay_all: bool = False
     clip_norm: float = 2.0
     schedule: Any = Linear()
+    rule: Any = AdamW()
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0:
-            raise ValueError(f"Optimizer.learning_rate = {self.learning_rate} must be positive.")
+        for name in ("learning_rate", "clip_norm"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"Optimizer.{name} = {getattr(self, name)} must be positive.")
         check_at_least(self, "Optimizer", 0, "warmup_steps")
-        if self.warmup_fraction is not None and not 0 <= self.warmup_fraction < 1:
-            raise ValueError(
-                f"Optimizer.warmup_fraction = {self.warmup_fraction} must lie in [0, 1)."
-            )
-        if self.clip_norm <= 0:
-            raise ValueError(f"Optimizer.clip_norm = {self.clip_norm} must be positive.")
-        if not isinstance(self.schedule, Linear):
-            raise ValueError(
-                f"Optimizer.schedule = {self.schedule!r} is no schedule; bind @Linear(), @WSD(), "
-                "@Cosine() or @Constant()."
-            )
+        check_below_one(self, "Optimizer", "warmup_fraction")
+        for name, base, choices in (
+            ("schedule", Linear, "@Linear(), @WSD(), @Cosine() or @Constant()"),
+            ("rule", AdamW, "@AdamW(), @StableAdamW() or @Muon()"),
+        ):
+            if not isinstance(value := getattr(self, name), base):
+                raise ValueError(f"Optimizer.{name} = {value!r} is no {name}; bind {choices}.")
 
     def warmup(self, train_steps: int) -> int:
         """Returns the number of warm-up steps in a run of `train_steps`."""
@@ -110,13 +130,10 @@ class OptimizerConfig:
         )
 
     def build(self, train_steps: int) -> optax.GradientTransformation:
-        """Returns Adam with clipping, decay and schedule, for a run of `train_steps`."""
+        """Returns the rule with clipping, decay and schedule, for a run of `train_steps`."""
         return optax.chain(
             clip(self.clip_norm),
-            optax.scale_by_adam(self.b1, self.b2, self.eps),
-            optax.add_decayed_weights(
-                self.weight_decay, mask=None if self.decay_all else decay_mask
-            ),
+            *self.rule.updates(self),
             optax.scale_by_learning_rate(self.learning_rates(train_steps)),
         )
 
@@ -137,9 +154,11 @@ def clip(max_norm: float) -> optax.GradientTransformation:
 
 def decay_mask(params: Any) -> Any:
     """Returns a tree like `params` of whether each parameter decays (all but `_NOT_DECAYED`)."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: names_in(path)[-1] not in _NOT_DECAYED, params
+    )
 
-    def decays(path: tuple[Any, ...], _: Any) -> bool:
-        names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
-        return names[-1] not in _NOT_DECAYED
 
-    return jax.tree_util.tree_map_with_path(decays, params)
+def names_in(path: tuple[Any, ...]) -> list[str]:
+    """Returns the names of a parameter and of the modules that have it, the outermost first."""
+    return [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]

@@ -46,7 +46,7 @@ def check_at_least(config: Any, where: str, minimum: float, *names: str) -> None
 
 
 def check_below_one(config: Any, where: str, *names: str) -> None:
-    """Raises ValueError if one of the fields `names` is not in [0, 1).
+    """Raises ValueError if one of the fields `names` is not in [0, 1); None is allowed.
 
     Args:
       config: a dataclass instance.
@@ -55,7 +55,7 @@ def check_below_one(config: Any, where: str, *names: str) -> None:
     """
     for name in names:
         value = getattr(config, name)
-        if not 0.0 <= value < 1.0:
+        if value is not None and not 0.0 <= value < 1.0:
             raise ValueError(f"{where}.{name} = {value} must lie in [0, 1).")
 
 

@@ -271,7 +271,8 @@ def _check_run(
     meshes.check_divisible(rows, mesh, config.loop.micro_batches)
     lengths = {name: length for name, (_, length) in shapes.items()}
     items = items_per_step(config.streams_of(objective))
-    objective.check(RunFacts(lengths, items, train_steps=config.loop.train_steps))
+    steps, by_entry = config.loop.train_steps, config.optimizer.rule.by_entry
+    objective.check(RunFacts(lengths, items, train_steps=steps, updates_by_entry=by_entry))
 
 
 def compile_lowered(lowered: Lowered) -> Compiled:
