@@ -15,6 +15,7 @@ from xlme_jax.checkpoints.saved import RunRecord
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer, warm_optimizer
 from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training.update_rules import Muon, StableAdamW
 
 UPDATES = 3
 
@@ -91,6 +92,32 @@ def test_an_optimizer_of_other_weights_is_refused(run):
         check_warm_optimizer(run, more)
     with pytest.raises(ValueError, match=r"this model has no weight opt_state\.1\."):
         check_warm_optimizer(run, abstract(optax.scale_by_learning_rate(0.1).init(params_of())))
+
+
+def test_another_rule_is_refused_unless_its_moments_are_the_same(run):
+    params = {"layer_0": {"wi": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}}}
+    muon = OptimizerConfig(warmup_steps=2, rule=Muon()).build(10)
+    with pytest.raises(ValueError, match=r"weight opt_state\.1\..* rule \(Optimizer\.rule\)"):
+        check_warm_optimizer(run, abstract(muon.init(params)))
+    stable = OptimizerConfig(warmup_steps=2, rule=StableAdamW()).build(10)
+    check_warm_optimizer(run, abstract(stable.init(params_of())))
+    read = warm_optimizer(run, abstract(stable.init(params_of())))
+    for a, b in zip(jax.tree.leaves(read[1]), jax.tree.leaves(trained()[1]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_muons_momentum_goes_on(tmp_path):
+    params = {"layer_0": {"wi": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}}}
+    muon = OptimizerConfig(learning_rate=0.1, warmup_steps=0, rule=Muon()).build(10)
+    _, state = muon.update(jax.tree.map(jnp.ones_like, params), muon.init(params), params)
+    run = write(tmp_path, state)
+    check_warm_optimizer(run, abstract(state))
+    read = warm_optimizer(run, abstract(state))
+    momentum = read[1].inner_states["muon"].inner_state[0].mu["layer_0"]["wi"]["kernel"]
+    np.testing.assert_array_equal(
+        momentum, state[1].inner_states["muon"].inner_state[0].mu["layer_0"]["wi"]["kernel"]
+    )
+    assert np.abs(momentum).min() > 0 and int(read[3].count) == 0 and int(state[3].count) == 1
 
 
 def test_new_pieces_are_refused(run):

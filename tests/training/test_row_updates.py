@@ -5,6 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers import tiny
 
@@ -14,8 +15,9 @@ from xlme_jax.objectives.xlme import XLMConfig
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training.optimizer import AdamW, OptimizerConfig
 from xlme_jax.training.row_updates import renumber
+from xlme_jax.training.update_rules import Muon
 
 VOCABULARY, ROWS, LENGTH = 1000, 8, 4
 ENCODER = EncoderConfig(hidden_size=16, num_layers=1, num_heads=2, ffn_size=16, max_length=LENGTH)
@@ -37,11 +39,13 @@ def batch_of(seed, tokens=None):
     }
 
 
-def train(batches, *, lazy, weight_decay=0.0, micro_batches=1, mesh=None, vocab_size=VOCABULARY):
-    """Returns the states before and after each batch."""
+def train(batches, *, lazy, micro_batches=1, mesh=None, vocab_size=VOCABULARY, **rule):
+    """Returns the states before and after each batch; `rule` has fields of `Optimizer`."""
     config = FineTuneConfig("panx", XLMConfig(ENCODER), lazy_tokens=lazy)
     objective = config.build(vocab_size)
-    optimizer = OptimizerConfig(1e-2, 0, weight_decay=weight_decay, clip_norm=0.5).build(100)
+    optimizer = OptimizerConfig(1e-2, 0, **{"weight_decay": 0.0, "clip_norm": 0.5, **rule}).build(
+        100
+    )
     mesh = mesh or meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
     with states.sharding_rules(mesh):
         abstract = states.abstract_state(objective, optimizer, mesh)
@@ -59,6 +63,8 @@ def train(batches, *, lazy, weight_decay=0.0, micro_batches=1, mesh=None, vocab_
 def tables(state):
     """Returns the token table and its two moments."""
     adam = state.opt_state[1]
+    if not isinstance(adam, optax.ScaleByAdamState):
+        adam = adam.inner_states["adam"].inner_state
     return [tree["tokens"]["embedding"] for tree in (state.params, adam.mu, adam.nu)]
 
 
@@ -69,11 +75,12 @@ def assert_close(states):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6, err_msg=jax.tree_util.keystr(path))
 
 
-@pytest.mark.parametrize("micro_batches", [1, 4])
-def test_lazy_steps_are_adams_where_each_batch_has_the_same_tokens(micro_batches):
+@pytest.mark.parametrize(("micro_batches", "rule"), [(1, AdamW()), (4, AdamW()), (1, Muon())])
+def test_lazy_steps_are_adams_where_each_batch_has_the_same_tokens(micro_batches, rule):
     tokens = np.random.default_rng(7).integers(0, VOCABULARY, ROWS * LENGTH)
     batches = [batch_of(seed, np.random.default_rng(seed).permutation(tokens)) for seed in range(3)]
-    dense, lazy = (train(batches, lazy=lazy, micro_batches=micro_batches) for lazy in (False, True))
+    arguments = {"micro_batches": micro_batches, "rule": rule}
+    dense, lazy = (train(batches, lazy=lazy, **arguments) for lazy in (False, True))
     assert_close((dense[-1], lazy[-1]))
     assert not np.array_equal(tables(lazy[-1])[0], tables(lazy[0])[0])
 

@@ -63,7 +63,9 @@ class StableAdamW(AdamW):
             with_path = jax.tree_util.tree_map_with_path
             return with_path(shrunk, updates, gradient, variances), state
 
-        return optax.GradientTransformation(adam.init, update), optax.identity()
+        # The decay is added above; its state is empty.
+        added = optax.GradientTransformation(decay.init, lambda updates, state, _: (updates, state))
+        return optax.GradientTransformation(adam.init, update), added
 
 
 @dataclasses.dataclass(frozen=True)
