@@ -33,7 +33,7 @@ class TrainConfig:
       objective: the system, one of `registry.SYSTEMS` or from another package.
       streams: training data; streams that the objective does not require are ignored.
       loop: number of steps, logging and checkpoints.
-      optimizer: Adam and its schedule.
+      optimizer: the update rule, its schedule and its clipping.
       mesh: shape of the device mesh.
       evaluators: evaluations during training, such as `@RetrievalProbe()`, `@HeldOut()` or
         `@Tatoeba()` (`evaluation.context.EvaluatorConfig`).

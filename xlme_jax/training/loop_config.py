@@ -24,7 +24,7 @@ class LoopConfig:
       micro_batches: parts in which a batch is processed; the gradient stays the same.
       seed: seed of initialisation, masking, sampling and dropout.
       init_from: MODEL_DIR or checkpoint to take the weights from, if the run is new.
-      init_optimizer: take Adam's moments and its count of updates from `init_from` too
+      init_optimizer: take the moments and their count of updates from `init_from` too
         (`checkpoints.warm_optimizer`); False starts with a fresh optimizer. The schedule of the
         learning rate starts at step 0 either way.
       branch_from: MODEL_DIR or checkpoint of the same system and data that the run goes on from, if

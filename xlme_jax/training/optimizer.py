@@ -15,10 +15,7 @@ _NOT_DECAYED = ("bias", "scale", "w")
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """After the warm-up, the learning rate falls linearly to 0: the schedule of the papers.
-
-    Other schedules derive from this class.
-    """
+    """After the warm-up, the learning rate falls linearly to 0. Other schedules derive from it."""
 
     def after_warmup(self, peak: float, warmup: int, train_steps: int) -> optax.Schedule:
         """Returns the learning rate as a function: number of updates since the warm-up -> float32.
@@ -50,10 +47,8 @@ class AdamW:
     def updates(self, config: "OptimizerConfig") -> tuple[optax.GradientTransformation, ...]:
         """Returns what makes clipped gradients updates at a rate of 1, and what adds the decay."""
         mask = None if config.decay_all else decay_mask
-        return (
-            optax.scale_by_adam(config.b1, config.b2, config.eps),
-            optax.add_decayed_weights(config.weight_decay, mask=mask),
-        )
+        adam = optax.scale_by_adam(config.b1, config.b2, config.eps)
+        return adam, optax.add_decayed_weights(config.weight_decay, mask)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,13 +116,9 @@ class OptimizerConfig:
                 f"Optimizer.warmup_steps = {warmup} must be smaller than TRAIN_STEPS = "
                 f"{train_steps}; lower it, for example to a tenth of the steps."
             )
-        return optax.join_schedules(
-            [
-                optax.linear_schedule(0.0, self.learning_rate, warmup),
-                self.schedule.after_warmup(self.learning_rate, warmup, train_steps),
-            ],
-            [warmup],
-        )
+        rise = optax.linear_schedule(0.0, self.learning_rate, warmup)
+        rest = self.schedule.after_warmup(self.learning_rate, warmup, train_steps)
+        return optax.join_schedules([rise, rest], [warmup])
 
     def build(self, train_steps: int) -> optax.GradientTransformation:
         """Returns the rule with clipping, decay and schedule, for a run of `train_steps`."""
