@@ -96,10 +96,10 @@ def test_an_optimizer_of_other_weights_is_refused(run):
 
 def test_another_rule_is_refused_unless_its_moments_are_the_same(run):
     params = {"layer_0": {"wi": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}}}
-    muon = OptimizerConfig(warmup_steps=2, rule=Muon()).build(10)
-    with pytest.raises(ValueError, match=r"weight opt_state\.1\..* rule \(Optimizer\.rule\)"):
+    muon = OptimizerConfig(warmup_steps=2, update_rule=Muon()).build(10)
+    with pytest.raises(ValueError, match=r"weight opt_state\.1\..* and Optimizer\.update_rule"):
         check_warm_optimizer(run, abstract(muon.init(params)))
-    stable = OptimizerConfig(warmup_steps=2, rule=StableAdamW()).build(10)
+    stable = OptimizerConfig(warmup_steps=2, update_rule=StableAdamW()).build(10)
     check_warm_optimizer(run, abstract(stable.init(params_of())))
     read = warm_optimizer(run, abstract(stable.init(params_of())))
     for a, b in zip(jax.tree.leaves(read[1]), jax.tree.leaves(trained()[1]), strict=True):
@@ -108,7 +108,7 @@ def test_another_rule_is_refused_unless_its_moments_are_the_same(run):
 
 def test_muons_momentum_goes_on(tmp_path):
     params = {"layer_0": {"wi": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}}}
-    muon = OptimizerConfig(learning_rate=0.1, warmup_steps=0, rule=Muon()).build(10)
+    muon = OptimizerConfig(learning_rate=0.1, warmup_steps=0, update_rule=Muon()).build(10)
     _, state = muon.update(jax.tree.map(jnp.ones_like, params), muon.init(params), params)
     run = write(tmp_path, state)
     check_warm_optimizer(run, abstract(state))

@@ -10,7 +10,7 @@ STEPS = {"objective": "xlm", "TRAIN_STEPS": 8, "CHECKPOINT_EVERY": 4, "Loop__kee
 
 
 def bindings(rule, **more):
-    return {**STEPS, "Optimizer__rule": runs._Gin(f"@{rule}()"), **more}
+    return {**STEPS, "Optimizer__update_rule": runs._Gin(f"@{rule}()"), **more}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_the_rules_train_differently(finished):
 
 def test_a_state_of_another_form_is_refused(tmp_path, tiny_data, finished):
     trunk = finished["AdamW"][0]
-    said = r"of an optimizer .*Optimizer\.rule: @AdamW\(\) there, @Muon\(\) now\. Set .*INIT_FROM"
+    said = r"of an optimizer .*\.update_rule: @AdamW\(\) there, @Muon\(\) now\. Set .*INIT_FROM"
     with pytest.raises(ValueError, match=f"step 4 {said}"):
         branch = bindings("Muon", BRANCH_FROM=str(trunk / FOLDER / "4"))
         run(tmp_path / "branch", tiny_data, **branch)
@@ -54,7 +54,7 @@ def test_a_branch_of_the_other_adamw_goes_on_with_its_moments(
     source = finished["AdamW"][0] / FOLDER / "4"
     with caplog.at_level("INFO"):
         state = run(tmp_path, tiny_data, **bindings("StableAdamW", BRANCH_FROM=str(source)))
-    assert "Optimizer.rule: @AdamW() there, @StableAdamW() now" in caplog.text
+    assert "Optimizer.update_rule: @AdamW() there, @StableAdamW() now" in caplog.text
     assert int(state.opt_state[1].count) == 8
 
 

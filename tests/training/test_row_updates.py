@@ -79,7 +79,7 @@ def assert_close(states):
 def test_lazy_steps_are_adams_where_each_batch_has_the_same_tokens(micro_batches, rule):
     tokens = np.random.default_rng(7).integers(0, VOCABULARY, ROWS * LENGTH)
     batches = [batch_of(seed, np.random.default_rng(seed).permutation(tokens)) for seed in range(3)]
-    arguments = {"micro_batches": micro_batches, "rule": rule}
+    arguments = {"micro_batches": micro_batches, "update_rule": rule}
     dense, lazy = (train(batches, lazy=lazy, **arguments) for lazy in (False, True))
     assert_close((dense[-1], lazy[-1]))
     assert not np.array_equal(tables(lazy[-1])[0], tables(lazy[0])[0])

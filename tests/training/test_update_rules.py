@@ -96,7 +96,7 @@ def orthogonal(matrix):
 
 def by_hand(config, params, steps):
     """Returns {name: array} of the weights after some steps, in numpy; Muon's in 3 axes."""
-    rule, rates, mask = config.rule, config.learning_rates(1000), named(decay_mask(params))
+    rule, rates, mask = config.update_rule, config.learning_rates(1000), named(decay_mask(params))
     muon = matrices(params) if isinstance(rule, Muon) else {}
     weight = named(params) | muon
     first, second = ({name: 0 * x for name, x in weight.items()} for _ in range(2))
@@ -129,7 +129,7 @@ def by_hand(config, params, steps):
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_steps_are_those_of_the_papers(rule, count):
     warmup = 2 if count > 1 else 0  # The first rate of a warm-up is 0.
-    config, params = dataclasses.replace(CONFIG, rule=rule, warmup_steps=warmup), weights()
+    config, params = dataclasses.replace(CONFIG, update_rule=rule, warmup_steps=warmup), weights()
     steps = gradients(params, count)
     norms = [float(optax.global_norm(tree)) for tree in steps]
     assert count == 1 or norms[0] < CONFIG.clip_norm < norms[-1]
@@ -147,7 +147,7 @@ def test_steps_are_those_of_the_papers(rule, count):
 
 @pytest.mark.parametrize("count", [1, 10])
 def test_muon_is_optaxs_for_matrices_and_its_adamw_for_the_rest(count):
-    config, params = dataclasses.replace(CONFIG, rule=Muon(momentum=0.9, rms=0.3)), weights()
+    config, params = dataclasses.replace(CONFIG, update_rule=Muon(momentum=0.9, rms=0.3)), weights()
     steps = gradients(params, count)
     result, _ = trained(config.build(1000), params, steps)
     rate = config.learning_rates(1000)
@@ -178,7 +178,7 @@ def test_muon_is_optaxs_for_matrices_and_its_adamw_for_the_rest(count):
 
 def test_stable_adamw_without_momentum_clips_by_optaxs_block_rms():
     config = dataclasses.replace(
-        CONFIG, rule=StableAdamW(), b1=0.0, eps=1e-12, weight_decay=0.0, clip_norm=1e9
+        CONFIG, update_rule=StableAdamW(), b1=0.0, eps=1e-12, weight_decay=0.0, clip_norm=1e9
     )
     params = weights()
     steps = gradients(params, 6)
@@ -188,7 +188,9 @@ def test_stable_adamw_without_momentum_clips_by_optaxs_block_rms():
         optax.scale_by_learning_rate(config.learning_rates(1000)),
     )
     result, expected = (trained(x, params, steps)[0] for x in (config.build(1000), clipped))
-    unclipped = trained(dataclasses.replace(config, rule=AdamW()).build(1000), params, steps)[0]
+    unclipped = trained(
+        dataclasses.replace(config, update_rule=AdamW()).build(1000), params, steps
+    )[0]
     for x, y, z in zip(*map(jax.tree.leaves, (result, expected, unclipped)), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-6)
         assert np.abs(x - z).max() > 1e-4
@@ -223,12 +225,14 @@ def test_the_matrices_of_the_systems(system, scan):
 
 def test_weights_without_matrices_are_refused():
     with pytest.raises(ValueError, match=r"Muon\(\): no weight is a matrix.*rule = @AdamW\(\)"):
-        dataclasses.replace(CONFIG, rule=Muon()).build(9).init({"head": {"kernel": jnp.ones(2)}})
+        dataclasses.replace(CONFIG, update_rule=Muon()).build(9).init(
+            {"head": {"kernel": jnp.ones(2)}}
+        )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_a_stack_of_layers_has_the_steps_and_the_state_of_layers(rule):
-    config, params = dataclasses.replace(CONFIG, rule=rule), weights()
+    config, params = dataclasses.replace(CONFIG, update_rule=rule), weights()
     steps, build = gradients(params, 4), config.build(1000)
     names = leaf_names(weights(dataclasses.replace(ENCODER, scan_layers=True)))
     stack = functools.partial(in_form_of, names=names)
@@ -248,7 +252,7 @@ def test_a_stack_of_layers_has_the_steps_and_the_state_of_layers(rule):
 @pytest.mark.parametrize("decay_all", [False, True])
 def test_decay_without_gradients(rule, decay_all):
     params = weights()
-    config = dataclasses.replace(CONFIG, rule=rule, warmup_steps=0, decay_all=decay_all)
+    config = dataclasses.replace(CONFIG, update_rule=rule, warmup_steps=0, decay_all=decay_all)
     result, _ = trained(config.build(1000), params, [jax.tree.map(jnp.zeros_like, params)])
     mask = named(decay_mask(params))
     assert {bool(x) for x in mask.values()} == {False, True}
@@ -260,7 +264,7 @@ def test_decay_without_gradients(rule, decay_all):
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_frozen_weights_stay_and_later_move(rule):
     params = weights()
-    transform = freeze(dataclasses.replace(CONFIG, rule=rule).build(1000), ["encoder"], 3)
+    transform = freeze(dataclasses.replace(CONFIG, update_rule=rule).build(1000), ["encoder"], 3)
     state, history = transform.init(params), [params]
     for number, gradient in enumerate(gradients(params, 4)):
         updates, state = transform.update(gradient, state, history[-1], step=jnp.int32(number))
@@ -275,7 +279,7 @@ def test_frozen_weights_stay_and_later_move(rule):
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_frozen_tables_have_no_state(rule):
     objective = ContrastConfig(XLMConfig(ENCODER), freeze_tokens=True, layer=1).build(20)
-    transform = objective.optimizer(dataclasses.replace(CONFIG, rule=rule).build(1000))
+    transform = objective.optimizer(dataclasses.replace(CONFIG, update_rule=rule).build(1000))
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     names = leaf_names(meshes.unbox(jax.eval_shape(transform.init, boxed)))
     assert not [name for name in names if "tokens" in name]
@@ -290,13 +294,13 @@ def test_frozen_tables_have_no_state(rule):
 def test_rules_that_read_whole_arrays_refuse_lazy_rows():
     objective = FineTuneConfig("panx", XLMConfig(ENCODER), lazy_tokens=True).build(20)
     objective.check(RunFacts({}, updates_by_entry=Muon().by_entry))
-    with pytest.raises(ValueError, match=r"FineTune\.lazy_tokens = True .*Optimizer\.rule"):
+    with pytest.raises(ValueError, match=r"FineTune\.lazy_tokens = True .*Optimizer\.update_rule"):
         objective.check(RunFacts({}, updates_by_entry=StableAdamW().by_entry))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_plans_know_the_state(rule):
-    bindings = ["Train.vocab_size = 100", f"Optimizer.rule = @{type(rule).__name__}()"]
+    bindings = ["Train.vocab_size = 100", f"Optimizer.update_rule = @{type(rule).__name__}()"]
     files = ["gin_configs/models/xlm.gin", "tests/tiny.gin"]
     config = loading.load(files, bindings, "Train")
     lowered = lower_step(config, parse_topology("cpu:1"), jax.devices()[:1])
@@ -324,10 +328,14 @@ def named_sizes(tree):
 
 def test_gin_chooses_the_rule():
     files = ["gin_configs/runs/quickstart.gin"]
-    config = loading.load(files, ["Optimizer.rule = @Muon()", "Muon.momentum = 0.9"], "Train")
-    assert config.optimizer.rule == Muon(momentum=0.9)
-    with pytest.raises(ConfigError, match=r"Optimizer\.rule = 'muon' is no rule; .*or @Muon\(\)"):
-        loading.load(files, ["Optimizer.rule = 'muon'"], "Train")
+    config = loading.load(
+        files, ["Optimizer.update_rule = @Muon()", "Muon.momentum = 0.9"], "Train"
+    )
+    assert config.optimizer.update_rule == Muon(momentum=0.9)
+    with pytest.raises(
+        ConfigError, match=r"Optimizer\.update_rule = 'muon' is not allowed; .*or @Muon\(\)"
+    ):
+        loading.load(files, ["Optimizer.update_rule = 'muon'"], "Train")
 
 
 @pytest.mark.parametrize(
@@ -357,7 +365,7 @@ positions = np.tile(np.arange(32, dtype=np.int32), (8, 1))
 
 def trained(rule, sizes, devices):
     files = ["gin_configs/models/xlm.gin", sys.argv[1]]
-    bindings = [f"Optimizer.rule = @{rule}()", "Optimizer.warmup_steps = 0"]
+    bindings = [f"Optimizer.update_rule = @{rule}()", "Optimizer.warmup_steps = 0"]
     config = loading.load(files, bindings, "Train")
     objective = config.objective.build(200)
     optimizer = config.optimizer.build(20)

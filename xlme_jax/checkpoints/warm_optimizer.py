@@ -58,7 +58,7 @@ def check_warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None)
     if growth is not None:
         shapes = growth.of_copies(shapes).shapes(shapes, tree_shapes(expected))
     remedy = (
-        "Optimizers continue with the same weights and rule (Optimizer.rule), from the same "
+        "Optimizers continue with the same weights and Optimizer.update_rule, from the same "
         f"system. {fresh}"
     )
     compare_shapes(shapes, expected, where, remedy)

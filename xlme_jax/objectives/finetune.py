@@ -192,8 +192,8 @@ class FineTune(PlainObjective):
         if self.lazy_tokens and not run.updates_by_entry:
             raise ValueError(
                 "FineTune.lazy_tokens = True updates rows of the token table alone, but the "
-                "Optimizer.rule of this run computes an update from whole arrays; set "
-                "FineTune.lazy_tokens = False or Optimizer.rule = @AdamW()."
+                "Optimizer.update_rule of this run computes an update from whole arrays; set "
+                "FineTune.lazy_tokens = False or Optimizer.update_rule = @AdamW()."
             )
         for task in run.tasks.get(STREAM, ()):
             name = find_benchmark(task.removeprefix("tfds_"))

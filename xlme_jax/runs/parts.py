@@ -84,7 +84,7 @@ def _facts(
         train_steps=settings.train_steps,
         from_scratch=settings.init_from is None and not has_checkpoint(as_path(config.model_dir)),
         micro_batches=settings.micro_batches,
-        updates_by_entry=config.optimizer.rule.by_entry,
+        updates_by_entry=config.optimizer.update_rule.by_entry,
     )
 
 

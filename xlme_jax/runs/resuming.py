@@ -168,13 +168,13 @@ def _digest(source: str) -> str:
 
 def _check_moments(before: TrainConfig, now: TrainConfig, problem: str) -> None:
     """Raises ValueError, which begins with `problem`, if moments of another form are needed now."""
-    rules = before.optimizer.rule, now.optimizer.rule
+    rules = before.optimizer.update_rule, now.optimizer.update_rule
     if rules[0].moments != rules[1].moments:
         former, present = (f"@{gin_name(type(rule))}()" for rule in rules)
         raise ValueError(
-            f"{problem}: Optimizer.rule: {former} there, {present} now. Set Optimizer.rule = "
-            f"{former}; or begin a run in another MODEL_DIR with the checkpoint as INIT_FROM, not "
-            "as BRANCH_FROM, which takes its weights alone."
+            f"{problem}: Optimizer.update_rule: {former} there, {present} now. Set "
+            f"Optimizer.update_rule = {former}; or begin a run in another MODEL_DIR with the "
+            "checkpoint as INIT_FROM, not as BRANCH_FROM, which takes its weights alone."
         )
 
 

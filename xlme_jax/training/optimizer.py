@@ -68,7 +68,7 @@ class OptimizerConfig:
       clip_norm: global gradient norm above which gradients are scaled down.
       schedule: the learning rate after the warm-up. It falls linearly, and would be 0 one update
         after the last. `@WSD()`, `@Cosine()` and `@Constant()` are others.
-      rule: how gradients become updates. `@StableAdamW()` and `@Muon()` are others.
+      update_rule: how gradients become updates. `@StableAdamW()` and `@Muon()` are others.
     """
 
     learning_rate: float = 5e-4
@@ -81,7 +81,7 @@ class OptimizerConfig:
     decay_all: bool = False
     clip_norm: float = 2.0
     schedule: Any = Linear()
-    rule: Any = AdamW()
+    update_rule: Any = AdamW()
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_norm"):
@@ -91,10 +91,10 @@ class OptimizerConfig:
         check_below_one(self, "Optimizer", "warmup_fraction")
         for name, base, choices in (
             ("schedule", Linear, "@Linear(), @WSD(), @Cosine() or @Constant()"),
-            ("rule", AdamW, "@AdamW(), @StableAdamW() or @Muon()"),
+            ("update_rule", AdamW, "@AdamW(), @StableAdamW() or @Muon()"),
         ):
             if not isinstance(value := getattr(self, name), base):
-                raise ValueError(f"Optimizer.{name} = {value!r} is no {name}; bind {choices}.")
+                raise ValueError(f"Optimizer.{name} = {value!r} is not allowed; bind {choices}.")
 
     def warmup(self, train_steps: int) -> int:
         """Returns the number of warm-up steps in a run of `train_steps`."""
@@ -116,15 +116,15 @@ class OptimizerConfig:
                 f"Optimizer.warmup_steps = {warmup} must be smaller than TRAIN_STEPS = "
                 f"{train_steps}; lower it, for example to a tenth of the steps."
             )
-        rise = optax.linear_schedule(0.0, self.learning_rate, warmup)
         rest = self.schedule.after_warmup(self.learning_rate, warmup, train_steps)
+        rise = optax.linear_schedule(0.0, self.learning_rate, warmup)
         return optax.join_schedules([rise, rest], [warmup])
 
     def build(self, train_steps: int) -> optax.GradientTransformation:
         """Returns the rule with clipping, decay and schedule, for a run of `train_steps`."""
         return optax.chain(
             clip(self.clip_norm),
-            *self.rule.updates(self),
+            *self.update_rule.updates(self),
             optax.scale_by_learning_rate(self.learning_rates(train_steps)),
         )
 

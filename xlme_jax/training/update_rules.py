@@ -138,7 +138,7 @@ def _labels(params: Any) -> Any:
     )
     if "muon" not in jax.tree.leaves(labels):
         raise ValueError(
-            f"Optimizer.rule = @Muon(): no weight is a matrix of a layer ({', '.join(_MATRICES)}); "
-            "set Optimizer.rule = @AdamW()."
+            "Optimizer.update_rule = @Muon(): no weight is a matrix of a layer "
+            f"({', '.join(_MATRICES)}); set Optimizer.update_rule = @AdamW()."
         )
     return labels

@@ -271,7 +271,7 @@ def _check_run(
     meshes.check_divisible(rows, mesh, config.loop.micro_batches)
     lengths = {name: length for name, (_, length) in shapes.items()}
     items = items_per_step(config.streams_of(objective))
-    steps, by_entry = config.loop.train_steps, config.optimizer.rule.by_entry
+    steps, by_entry = config.loop.train_steps, config.optimizer.update_rule.by_entry
     objective.check(RunFacts(lengths, items, train_steps=steps, updates_by_entry=by_entry))
 
 
