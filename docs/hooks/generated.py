@@ -2,7 +2,8 @@
 
 Generated are the reference of commands, configurables, public corpora and shipped configurations,
 copies of the repository's own Markdown files, and a page for each file of the repository that
-another page links to. None of them is written into the working tree.
+another page links to. None of them is written into the working tree, where short pages stand in
+their place that say which command prints the same.
 """
 
 import command_pages
@@ -26,6 +27,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         **{uri: repository.page_of(path, uri) for path, uri in repository.PAGES.items()},
     }
     for uri, text in generated.items():
+        if (short_page := files.get_file_from_path(uri)) is not None:
+            files.remove(short_page)
         files.append(File.generated(config, uri, content=text))
     linked: set[str] = set()
     for file in files.documentation_pages():

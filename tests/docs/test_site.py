@@ -1,6 +1,7 @@
 """The generated pages of the site."""
 
 import dataclasses
+import re
 import sys
 
 import documented
@@ -42,6 +43,26 @@ def test_commands_are_complete():
     from test_rooms import COMMANDS
 
     assert set(command_pages.COMMANDS) == COMMANDS
+    short_page = (documented.ROOT / "docs" / "reference" / "commands.md").read_text()
+    assert tuple(re.findall("^## (.*)", short_page, re.MULTILINE)) == command_pages.COMMANDS
+
+
+@pytest.mark.parametrize("page", documented.pages(), ids=lambda page: page.name)
+def test_links_lead_to_committed_files_and_headings(page):
+    """As links are read where the files lie, without the site."""
+    dead = []
+    for link, anchor in re.findall(r"\]\(([^)\s#:]*)(?:#([^)\s]*))?\)", page.read_text()):
+        file = page.parent / link if link else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            dead.append(f"{link}#{anchor}")
+    assert not dead
+
+
+def anchors(file):
+    """Returns the anchors of the headings of a Markdown file."""
+    text = re.sub(r"^ *```.*?^ *```", "", file.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in headings}
 
 
 def test_links_that_leave_docs_lead_to_pages():
