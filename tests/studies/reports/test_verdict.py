@@ -2,7 +2,7 @@
 
 import pytest
 
-from xlme_jax.studies.reports.verdict import ComparedFigure, next_command, of_retrieval
+from xlme_jax.studies.reports.verdict import ComparedFigure, next_command, of_retrieval, share
 
 UNTRAINED = "the untrained encoder"
 
@@ -12,7 +12,22 @@ UNTRAINED = "the untrained encoder"
     [
         (0.68, "above the untrained encoder (0.0087) and chance (0.002)"),
         # Two standard errors of .0087 in 500 trials are .0083.
-        (0.0168, "not above the untrained encoder (0.0087) yet, but above chance (0.002)"),
+        (
+            0.014,
+            "within two standard errors of 500 lines of the untrained encoder (0.0087), above it "
+            "from 0.017 on, but above chance (0.002)",
+        ),
+        (
+            0.0168,
+            "within two standard errors of 500 lines of the untrained encoder (0.0087), above it "
+            "from 0.0170 on, but above chance (0.002)",
+        ),
+        (0.0073, "not above the untrained encoder (0.0087) yet, but above chance (0.002)"),
+        (
+            0.005,
+            "not above the untrained encoder (0.0087) yet, within two standard errors of 500 lines "
+            "of chance (0.002), above it from 0.006 on",
+        ),
         (0.0172, "above the untrained encoder (0.0087) and chance (0.002)"),
         (0.002, "not above the untrained encoder (0.0087) or chance (0.002) yet"),
         (float("nan"), "not above the untrained encoder (0.0087) or chance (0.002) yet"),
@@ -20,7 +35,8 @@ UNTRAINED = "the untrained encoder"
 )
 def test_a_share_is_above_if_chance_does_not_explain_it(value, said):
     figure = ComparedFigure("retrieval", value, {UNTRAINED: 0.0087, "chance": 0.002}, trials=500)
-    assert figure.sentence.partition(": ")[2] == f"{said}."
+    shown = "0.0168" if value == 0.0168 else share(value)  # 0.017 would contradict "from 0.0170".
+    assert figure.sentence == f"retrieval {shown}: {said}."
     assert figure.is_above == said.startswith("above")
 
 

@@ -35,22 +35,40 @@ class ComparedFigure:
     def sentence(self) -> str:
         """The figure, its baselines and whether it is above them.
 
-        Such as "retrieval 0.011: not above the untrained encoder (0.0087) yet, but above chance
-        (0.002)."
+        Such as "retrieval 0.007: not above the untrained encoder (0.0087) yet, but above chance
+        (0.002)." A figure that is larger than a baseline by so little that chance explains it is
+        "within two standard errors of 500 lines of the untrained encoder (0.0087), above it from
+        0.017 on".
         """
         above: list[str] = []
         below: list[str] = []
+        within: list[str] = []
+        value = share(self.value)
         for name, baseline in self.baselines.items():
-            group = above if self._exceeds(baseline) else below
-            group.append(f"{name} ({share(baseline)})")
+            least = self._least(baseline)
+            if self._exceeds(baseline):
+                above.append(f"{name} ({share(baseline)})")
+            elif self.value > baseline:
+                text = share(least)
+                if text == value:
+                    value, text = f"{self.value:.4f}", f"{least:.4f}"
+                within.append(f"{name} ({share(baseline)}), above it from {text} on")
+            else:
+                below.append(f"{name} ({share(baseline)})")
+        errors = f"within two standard errors of {self.trials:,.0f} lines of "
         parts = [f"not above {' or '.join(below)} yet"] if below else []
+        parts += [errors + " and of ".join(within)] if within else []
         if above:
-            parts.append(f"{'but ' if below else ''}above {' and '.join(above)}")
-        return f"{self.name} {share(self.value)}" + (f": {', '.join(parts)}." if parts else ".")
+            parts.append(f"{'but ' if parts else ''}above {' and '.join(above)}")
+        return f"{self.name} {value}" + (f": {', '.join(parts)}." if parts else ".")
 
     def _exceeds(self, baseline: float) -> bool:
+        return self.value > self._least(baseline)
+
+    def _least(self, baseline: float) -> float:
+        """Returns the largest figure that chance explains where a baseline is the truth."""
         error = math.sqrt(max(baseline * (1 - baseline), 0.0) / self.trials)
-        return self.value > baseline + _ERRORS * error
+        return baseline + _ERRORS * error
 
 
 def share(value: float) -> str:
