@@ -242,7 +242,9 @@ class TestDocuments:
         if invalid < 10:
             assert documents_of(path)[1].skipped == {"invalid UTF-8": 9}
             return
-        said = r"tr\.txt: 10 lines are not UTF-8, as .*`iconv -f ENCODING -t UTF-8 FILE"
+        said = (
+            r"tr\.txt: 10 lines are not UTF-8, as .*`iconv -f ENCODING .*, usually CP1254 \(tr\);"
+        )
         with pytest.raises(DataError, match=said):
             documents_of(path)
 

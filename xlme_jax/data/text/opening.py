@@ -18,6 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from xlme_jax.data.text.decompression import DataError, read_blocks
+from xlme_jax.data.text.usual_encodings import conversion_advice
 
 # Kinds of repairs.
 MARKS = "byte order marks removed"
@@ -67,8 +68,7 @@ def read_text(
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}: line {line:,} is not UTF-8 ({error.reason}); convert the file with "
-            "`iconv -t UTF-8 -f ITS_ENCODING`"
+            f"{path}: line {line:,} is not UTF-8 ({error.reason}); {conversion_advice(str(path))}"
         ) from error
 
 

@@ -23,6 +23,7 @@ from xlme_jax.data import file_languages, languages
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS
 from xlme_jax.data.text.decompression import DataError, printable, read_blocks, strip_compression
 from xlme_jax.data.text.opening import is_utf8, text_blocks
+from xlme_jax.data.text.usual_encodings import conversion_advice
 from xlme_jax.storage.paths import as_path, is_folder
 
 # Longer lines of parallel text are skipped; those of documents are split.
@@ -264,10 +265,8 @@ class _Decoder:
         if self.invalid_lines >= _FEW_LINES and self.invalid_size >= _MOST_INVALID * self.size:
             example = printable(invalid[0][:60].decode(errors="replace"))
             raise DataError(
-                f"{self.name}: {self.invalid_lines:,} lines are not UTF-8, as {example!r}; convert "
-                "the file by `iconv -f ENCODING -t UTF-8 FILE > CONVERTED` from the ENCODING it is "
-                "written in, such as CP1252, or remove such characters by "
-                "`iconv -c -f UTF-8 -t UTF-8 FILE > CONVERTED`"
+                f"{self.name}: {self.invalid_lines:,} lines are not UTF-8, as {example!r}; "
+                f"{conversion_advice(self.name)}"
             )
 
 
