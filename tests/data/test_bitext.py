@@ -482,6 +482,15 @@ class TestDiscovery:
         touch(tmp_path, "README.md")
         with pytest.raises(DataError, match=r"no matching bitext found.*news\.en-sw\.tsv"):
             discover_bitext(tmp_path)
+        touch(tmp_path, "tables/sw-en.csv")
+        with pytest.raises(
+            DataError, match=r"sw-en\.csv is a table, .*--tasks=table_pairs --table"
+        ):
+            discover_bitext(tmp_path)
+        touch(tmp_path, "other/tr-el.tsv")
+        said = "there is el-tr, which languages=ru,tr with pivot=ru leave out"
+        with pytest.raises(DataError, match=said):
+            discover_bitext(tmp_path / "other", languages=["tr", "ru"], pivot="ru")
         touch(tmp_path, "a/x.en-sw.sw")
         with pytest.raises(DataError, match=r"x\.en-sw\.en: missing; .*other half .*x\.en-sw\.sw"):
             discover_bitext(tmp_path / "a")

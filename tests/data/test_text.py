@@ -422,6 +422,11 @@ class TestDiscovery:
     def test_nothing_found(self, tmp_path):
         with pytest.raises(DataError, match=r"no monolingual text found.*en\.txt\.xz"):
             discover_documents(tmp_path)
+        (tmp_path / "tr.csv.gz").touch()
+        with pytest.raises(
+            DataError, match=r"tr\.csv\.gz is a table, which --tasks=table --table_d"
+        ):
+            discover_documents(tmp_path)
         with pytest.raises(DataError, match="no such folder"):
             discover_documents(tmp_path / "absent")
 

@@ -96,7 +96,9 @@ def test_pairs_are_those_of_names_or_columns(tmp_path):
     assert list(read_bitext(source)) == [("c0", "a"), ("c1", "a")]
     with pytest.raises(DataError, match=r"no file for the pairs en-it"):
         discover_table_pairs(tmp_path, None, ["en-sw", "ita-en"], None)
-    with pytest.raises(DataError, match=r"no matching pair; there are en-fr, en-is, en-sw, is-sw"):
+    with pytest.raises(
+        DataError, match=r"no matching pair; there is en-fr, en-is, en-sw, is-sw, which"
+    ):
         discover_table_pairs(tmp_path, ["de", "en"], None, None)
 
 

@@ -83,22 +83,30 @@ def discover_bitext(
     folders = folder if isinstance(folder, list) else [folder]
     selection = Selection.of(languages, pairs, pivot)
     sources: list[BitextSource] = []
+    present: set[str] = set()
     for path in map(reading.check_folder, folders):
         earlier_pairs = {source.pair for source in sources} if first_only else set()
+        of_folder = _sources_in(path)
+        present |= {source.pair for source in of_folder}
         chosen = [
             source
-            for source in _sources_in(path)
+            for source in of_folder
             if selection.has(source) and source.pair not in earlier_pairs
         ]
         reading.warn_of_held_out(path, {file for source in chosen for file in source.paths})
         sources += chosen
     names = ", ".join(map(str, folders))
     if not sources and not may_be_empty:
-        raise DataError(
-            f"{names}: no matching bitext found; files must be named after language pairs, for "
-            "example `news.en-sw.tsv.xz`, `news.en-sw.en` + `news.en-sw.sw`, `en-sw.tmx` or "
-            f"`en-sw.txt.zip`; {MULTIWAY_LAYOUT}"
+        if present:
+            raise DataError(f"{names}: no matching pair; {selection.left_out(present)}")
+        directories = itertools.chain.from_iterable(map(folders_in, map(reading.as_path, folders)))
+        files = itertools.chain.from_iterable(map(reading.data_files, directories))
+        layout = (
+            "files must be named after language pairs, for example `news.en-sw.tsv.xz`, "
+            "`news.en-sw.en` + `news.en-sw.sw`, `en-sw.tmx` or `en-sw.txt.zip`; " + MULTIWAY_LAYOUT
         )
+        advice = reading.table_advice(files, "table_pairs") or layout
+        raise DataError(f"{names}: no matching bitext found; {advice}")
     selection.check(names, sources)
     if tsv_columns is not None:
         sources = [_with_columns(source, tsv_columns) for source in sources]
@@ -142,6 +150,23 @@ class Selection:
             and (self.pairs is None or source.pair in self.pairs)
             and (not self.pivot or self.pivot in sides)
         )
+
+    def left_out(self, present: Collection[str]) -> str:
+        """Returns what there is and which settings leave it out, for an error.
+
+        Args:
+            present: Names of the pairs that there are; none of them is selected.
+        """
+        fields = {
+            "languages": self.languages,
+            "pairs": self.pairs,
+            "pivot": {self.pivot} if self.pivot else None,
+        }
+        given = [f"{name}={','.join(sorted(v))}" for name, v in fields.items() if v is not None]
+        more = f" and {len(present) - 8:,} more pairs" if len(present) > 8 else ""
+        listed = ", ".join(sorted(present)[:8])
+        leaves = "leaves" if len(given) == 1 else "leave"
+        return f"there is {listed}{more}, which {' with '.join(given)} {leaves} out"
 
     def check(self, names: str, sources: Iterable[BitextSource]) -> None:
         """Raises DataError if one of the pairs has no source.

@@ -532,6 +532,7 @@ OTHER_FORMATS = (
     *(".arrow", ".csv", ".html", ".json", ".jsonl", ".parquet", ".sgm", ".sgml", ".tar", ".tmx"),
     *(".tsv", ".xml", ".zip"),
 )
+_TABLES = (".arrow", ".csv", ".json", ".jsonl", ".parquet")
 _REGION_OR_SHARD = re.compile(r"[-_]\d{3}$")
 
 
@@ -556,6 +557,19 @@ def report_unread(
         unlisted = len(names) - len(reasons)
         more = f" and {unlisted} more" if unlisted else ""
         _log.warning("%s: not read: %s%s; %s", folder, listed, more, remedy)
+
+
+def table_advice(files: Iterable[Path], task: str) -> str:
+    """Returns which source reads the first table among files, for an error; "" without a table.
+
+    Args:
+        files: Files of which none is read.
+        task: The source that reads tables: `table` or `table_pairs`.
+    """
+    for path in files:
+        if strip_compression(path.name).endswith(_TABLES):
+            return f"{path} is a table, which --tasks={task} --{task}_dir={path.parent} reads"
+    return ""
 
 
 def _language_words(name: str) -> tuple[str, ...]:
@@ -641,10 +655,9 @@ def discover_documents(
     remedy = "name text after its language, such as sw.txt or sw/"
     report_unread(folder, unread, reason, remedy)
     if not files and not may_be_empty:
-        raise DataError(
-            f"{folder}: no monolingual text found; files must be named by language, for example "
-            "`en.txt.xz`"
-        )
+        tables = table_advice(files_here, "table")
+        advice = tables or "files must be named by language, for example `en.txt.xz`"
+        raise DataError(f"{folder}: no monolingual text found; {advice}")
     if chosen is not None:
         files = _chosen_files(folder, files, chosen)
     warn_of_held_out(folder, itertools.chain.from_iterable(files.values()))

@@ -304,8 +304,8 @@ def discover_table_pairs(
     ]
     chosen = [source for source in sources if selection.has(source)]
     if not chosen:
-        available = ", ".join(sorted({source.pair for source in sources}))
-        raise DataError(f"{folder}: no matching pair; there are {available}")
+        left_out = selection.left_out({source.pair for source in sources})
+        raise DataError(f"{folder}: no matching pair; {left_out}")
     selection.check(str(folder), chosen)
     return sorted(dataclasses.replace(source, min_score=min_score) for source in chosen)
 
