@@ -81,6 +81,8 @@ class Journal:
         if not (self.is_due(step) and logged == step):
             self._sums |= {name: np.array(pair, np.float64) for name, pair in window.items()}
             if self.is_due(step):
+                if self.evaluates(step):
+                    _log.info("Evaluating the model that the run starts with, step %d.", step)
                 self.write(step, params)
         if sampled != step:
             self.show_samples(step, params)

@@ -51,11 +51,13 @@ def starting_point(
     warm = WarmParams(_warm_start(run, resumes), abstract, run.mesh, config.seed)
     if not resumes and config.init_from is not None:
         _check_warm_start(run, abstract, warm)
-    _log.info("Compiling what starts a run; programs are kept for the next start.")
+    _log.info("Drawing random weights; compiled programs are kept for the next start.")
     evaluators: list[Evaluator] = []
     state = None
     if run.evaluators or not resumes:
         state = fresh_state(run.objective, run.optimizer, abstract, config.seed)
+        if run.evaluators:
+            _log.info("Evaluating the untrained model, to compare with.")
         evaluators = [make(state.params) for make in run.evaluators]
         if resumes:
             jax.tree.map(lambda leaf: leaf.delete(), state)  # Two states may not fit in memory.
