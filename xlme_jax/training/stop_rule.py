@@ -185,7 +185,7 @@ class StopRules:
         """Judges the rules that are due; to be called in all processes after the same line.
 
         Args:
-          last_step: whether this is the run's last step; rules that were never due are then logged.
+          last_step: whether this is the run's last step; rules that were never due are logged.
 
         Returns:
           The error that ends the run, if a rule is not met or names a metric that is not logged;
@@ -196,7 +196,10 @@ class StopRules:
         error = self._judge() if self._active else None
         if self._active and last_step and error is None:
             for rule in self._waiting:
-                _log.warning("The run ends with too few tokens to judge %s.", rule)
+                _log.info(
+                    f"The stop rule of {rule.metric} is judged from {rule.at_tokens:,} tokens on. "
+                    "This run ends before, which is no fault of a short one."
+                )
         if error is not None:
             local_verdict = _RUN_ENDS
         else:
