@@ -139,6 +139,9 @@ def test_line_holds_everything_a_person_asks_for():
         " | held-out retrieval 0.026 (untrained 0.012, chance 0.002) | 7,000 tokens/s | MFU 25.0%"
         " | 1m36s left"
     )
+    # The peak of CPUs is measured, and too low beside other programs.
+    run_steps(throughput, clock, range(5, 500), seconds=0.1, tokens=7000)
+    assert "MFU unknown: peak measured too low" in format_line(500, 1000, {}, throughput)
 
 
 def test_log_file_gets_a_plain_line_at_log_steps_alone():

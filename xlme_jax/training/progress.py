@@ -223,7 +223,7 @@ def format_line(
     if (tokens := throughput.tokens_per_second) is not None:
         parts.append(f"{tokens:,.0f} tokens/s")
     if (mfu := throughput.mfu) is not None:
-        parts.append(f"MFU {mfu:.1%}")
+        parts.append(f"MFU {mfu:.1%}" if mfu <= 1 else "MFU unknown: peak measured too low")
     if (seconds := throughput.seconds_left(total_steps)) is not None and step < total_steps:
         parts.append(f"{format_seconds(seconds)} left")
     return " | ".join(parts)
