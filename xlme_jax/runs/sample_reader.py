@@ -104,13 +104,12 @@ class _Reader:
                         samples.MOST_ROWS, samples.LEAST_ROWS, samples.LANGUAGE_TOKENS
                     )
                     rows[name] = every.take(numbers)
-                if all(samples.has_enough(some) for some in rows.values()):
+                if all(samples.has_enough(of_stream) for of_stream in rows.values()):
                     break
         finally:
             batches.close()
-        return _Rows(
-            {name: self._even(some.arrays) for name, some in rows.items()}, [*rows.values()]
-        )
+        arrays = {name: self._even(of_stream.arrays) for name, of_stream in rows.items()}
+        return _Rows(arrays, [*rows.values()])
 
     def _even(self, arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Returns rows, the last one repeated until the devices split them evenly."""

@@ -229,16 +229,16 @@ class StreamRows:
         """
         count = len(self.arrays["tokens"])
         chosen: list[int] = []
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for number in range(count):
-            if len(chosen) == most or all(found[x] >= tokens for x in self.all_languages):
+            if len(chosen) == most or all(counts[x] >= tokens for x in self.all_languages):
                 break
             of_row = self.row_languages(number)
-            if any(found[language] < tokens for language in of_row):
+            if any(counts[language] < tokens for language in of_row):
                 chosen.append(number)
-                found.update(of_row)
-        others = (number for number in range(count) if number not in chosen)
-        return sorted([*chosen, *itertools.islice(others, max(least - len(chosen), 0))])
+                counts.update(of_row)
+        further = (number for number in range(count) if number not in chosen)
+        return sorted([*chosen, *itertools.islice(further, max(least - len(chosen), 0))])
 
     def row_languages(self, number: int) -> Counter[str]:
         """Returns {language: tokens of the texts and pairs of this language in a row}."""

@@ -97,8 +97,8 @@ def sentences(rows: StreamRows) -> list[Sentence]:
         if not languages.issuperset(candidate.segment.languages):
             languages.update(candidate.segment.languages)
             chosen.append(number)
-    others = (number for number in range(len(candidates)) if number not in chosen)
-    chosen += itertools.islice(others, max(_LEAST_SENTENCES - len(chosen), 0))
+    further = (number for number in range(len(candidates)) if number not in chosen)
+    chosen += itertools.islice(further, max(_LEAST_SENTENCES - len(chosen), 0))
     return [candidates[number] for number in sorted(chosen[:_MOST_SENTENCES])]
 
 
@@ -175,8 +175,8 @@ def to_text(sentences: Sequence[Sentence], languages: Iterable[str] = ()) -> str
       languages: the languages of the run; the first line names those that no sentence has.
     """
     lines = (line for sentence in sentences for line in _lines(sentence))
-    shown = {language for sentence in sentences for language in sentence.segment.languages}
-    missing = sorted(set(languages) - shown)
+    covered = {language for sentence in sentences for language in sentence.segment.languages}
+    missing = sorted(set(languages) - covered)
     note = f" Without a sample: {listed(missing)}." if missing else ""
     return "\n".join([f"{_legend(sentences)}{note}", *lines])
 
