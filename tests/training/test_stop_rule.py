@@ -273,7 +273,9 @@ def test_unknown_metric_raises_at_the_first_line(tmp_path, mesh):
 def test_rules_that_are_never_due_are_reported(tmp_path, mesh, caplog):
     with caplog.at_level("INFO"):
         run(tmp_path, mesh, (StopRule("monolingual/error", 10**9, least=1.0),))
-    said = "The stop rule of monolingual/error is judged from 1,000,000,000 tokens on. This run ends"
+    said = (
+        "The stop rule of monolingual/error is judged from 1,000,000,000 tokens on. This run ends"
+    )
     assert said in caplog.text
 
 

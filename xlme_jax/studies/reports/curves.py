@@ -211,7 +211,7 @@ _COMMON = {
     ),
     ("tokens_per_second", "tokens per second"): Plot(
         "Throughput",
-        "good: flat; a falling line means that the input cannot keep up",
+        "good: flat; a falling line: the input cannot keep up, or the machine does other work",
         "tokens per second",
         limits=(0, None),
     ),

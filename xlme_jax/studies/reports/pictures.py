@@ -85,7 +85,7 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
             if readout == "procrustes":
                 continue
             values = lines[readout, system]
-            points = {layer: 100 * value for layer, value in sorted(values.items())}
+            points = dict(sorted(values.items()))
             untrained = system == "untrained"
             axis.plot(
                 list(points),
@@ -102,7 +102,7 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         _style(axis)
     axes[0].set_ylim(bottom=0)
-    axes[0].set_ylabel("accuracy@1 in percent")
+    axes[0].set_ylabel("accuracy@1")
     legend_beside(axes[-1])
     return png(figure)
 
