@@ -143,6 +143,7 @@ def test_skipped_texts_are_counted_and_reported(config, capfd):
     assert skipped["bitext_en_sw"] == {"empty side": 1, "longer than 510 tokens": 1}
     said = capfd.readouterr().err
     assert "skipped in cc100_en (train): 1 invalid UTF-8" in said
+    assert said.count("--max_pair_tokens sets the length of the longest pairs") == 1
 
 
 def test_an_interrupted_run_goes_on(config, monkeypatch, raw, tmp_path):
@@ -489,6 +490,9 @@ def test_the_commands(raw, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert Vocabulary.load(model).size == 110
+    next_words = shlex.split(done.stdout.removeprefix("Next: "))
+    assert next_words[:3] == ["python", "-m", "xlme_jax.prepare"]
+    assert {*next_words[3:]} == {*files, f"--vocabulary={model}", f"--output={tmp_path / 'v'}"}
     arguments = [*files, f"--vocabulary={model}", f"--output={output}"]
     verify = ["--verify", f"--output={output}"]
     done, failed, verified = tiny.run_each(
@@ -498,6 +502,8 @@ def test_the_commands(raw, tmp_path):
     dataset = PreparedDataset.load(output)
     assert dataset.vocabulary_size == 110
     assert shlex.split(dataset.command) == ["python", "-m", "xlme_jax.prepare", *arguments]
+    training = f"laptop_xlm.gin --gin.DATA_DIR={output} --gin.MODEL_DIR=runs/out '--gin.Train.eval"
+    assert done.stdout.startswith("Next: ") and training in done.stdout
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr and "train_vocabulary" in failed.stderr
     assert verified.stdout == f"{len(dataset.files())} files, 0.001 GB, all as written\n"

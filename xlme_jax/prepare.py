@@ -68,6 +68,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -173,7 +174,32 @@ def main() -> None:
         size = dataset.verify()
         print(f"{len(dataset.files())} files, {size / 1e9:.3f} GB, all as written")
     else:
-        api.prepare(config, _command(config))
+        table = api.prepare(config, _command(config))
+        if command := _next_command(config.output, table):
+            print(f"Next: {command}")
+
+
+def _next_command(output: str, table: Sequence[prepared.TaskInfo]) -> str:
+    """Returns the command that trains on a data set; "" for one that no shipped run fits as it is.
+
+    Args:
+      output: folder of the data set.
+      table: its tasks.
+    """
+    if flags.FLAGS.gin_file:
+        if flags.FLAGS["output"].present:
+            return ""
+        given = [word for word in sys.argv[1:] if word.startswith("--gin")]
+        return shlex.join(["python", "-m", "xlme_jax.train", *given])
+    kinds = {(row.kind, row.split) for row in table if row.examples}
+    needed = ("monolingual", "bitext")
+    if not kinds >= {(kind, "train") for kind in needed}:
+        return ""
+    words = ["--gin_file=gin_configs/runs/laptop_xlm.gin", f"--gin.DATA_DIR={output}"]
+    words.append(f"--gin.MODEL_DIR=runs/{as_path(output).name}")
+    if not kinds >= {(kind, "validation") for kind in needed}:
+        words.append("--gin.Train.evaluators=()")
+    return shlex.join(["python", "-m", "xlme_jax.train", *words])
 
 
 def _inspect(config: PrepareConfig) -> None:

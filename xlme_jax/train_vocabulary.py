@@ -42,6 +42,7 @@ pieces, and a checkpoint trained with the old vocabulary can be continued with a
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -394,6 +395,10 @@ def main() -> None:
     print(f"{_OUTPUT.value}: {trained.size} ids, {seconds:.0f} s", file=sys.stderr)
     if _REPORT.value:
         _report(_REPORT.value, texts, {_OUTPUT.value: trained, **compared}, allocated)
+    if not (old or flags.FLAGS.gin_file):
+        output = _OUTPUT.value.removesuffix(".model")
+        words = [*source_flags.given(), f"--vocabulary={_OUTPUT.value}", f"--output={output}"]
+        print(f"Next: {shlex.join(['python', '-m', 'xlme_jax.prepare', *words])}")
 
 
 if __name__ == "__main__":

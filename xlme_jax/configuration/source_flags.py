@@ -68,6 +68,13 @@ def configuration(**fixed: Any) -> PrepareConfig:
     return config
 
 
+def given() -> list[str]:
+    """Returns the flags of this module that were given, as words of a command line."""
+    names = ("tasks", "eval_dir", "languages", "validation", "modules")
+    entries = [flags.FLAGS[name] for name in (*names, *(flag.name for flag in sources.flags()))]
+    return [entry.serialize() for entry in entries if entry.present]
+
+
 def _from_gin(fixed: dict[str, Any]) -> PrepareConfig:
     """Returns the configuration from --gin_file, with the flags that were given and `fixed`."""
     from xlme_jax.configuration import loading

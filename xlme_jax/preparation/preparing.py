@@ -421,3 +421,9 @@ def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
         if row.skipped:
             why = ", ".join(f"{n:,} {reason}" for reason, n in Counter(row.skipped).most_common())
             _log.info(f"skipped in {row.name} ({row.split}): {why}")
+    for row in table:
+        if row.kind == "bitext" and any(
+            reason.startswith("longer than ") for reason in row.skipped
+        ):
+            _log.info("--max_pair_tokens sets the length of the longest pairs that stay")
+            break
