@@ -103,7 +103,9 @@ def main() -> int:
     if not _PAPER.value and not (_RESULTS.value and _OUTPUT.value):
         raise values.ConfigError(
             "--results=NAME=PATH and --output=FOLDER are needed, or --paper=NAME, or "
-            "--runs=MODEL_DIR,MODEL_DIR, or --translations=REFERENCES,SYSTEM."
+            "--runs=MODEL_DIR,MODEL_DIR, or --translations=REFERENCES,SYSTEM. The page of one run, "
+            "MODEL_DIR/report.html, is written by `train` at the end of the run; its command again "
+            "writes it anew."
         )
     named = load(_RESULTS.value)
     paper: Any = _PAPER.value  # DEFINE_enum checks it.
