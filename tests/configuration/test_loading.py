@@ -440,6 +440,11 @@ def test_an_unknown_flag_says_what_was_meant(argument, said):
     assert re.search(said, _error_of("train", argument))
 
 
+def test_beam_is_a_runner_of_prepare():
+    said = _error_of("prepare", "--beam=DirectRunner")
+    assert "Did you mean --runner=DirectRunner?" in said
+
+
 def _error_of(command, *arguments):
     """Returns what a command prints on wrong flags."""
     (result,) = tiny.run_each(command, arguments)

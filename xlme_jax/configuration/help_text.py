@@ -18,6 +18,8 @@ from xlme_jax.configuration.values import type_name
 _WIDTH = 100
 # Flags that users look for in commands that read gin: names of other commands for a macro.
 _MACROS = {"checkpoint": "INIT_FROM", "output": "MODEL_DIR"}
+# Words that users try for a flag of another name.
+_FLAGS = {"beam": "runner", "beam_runner": "runner"}
 _NO_VALUE = re.compile(r"flag --(\w+)=None: .* must have a value other than None")
 
 
@@ -39,6 +41,14 @@ def print_help(about: str, reads_gin: bool) -> None:
     except BrokenPipeError:
         if not is_output_closed():
             raise
+
+
+def _settings() -> str:
+    """Returns the list of the names that every run defines."""
+    lines = ["Settings of every run (--gin.NAME=VALUE, or in a gin file):"]
+    for name, meaning in registry.MACROS.items():
+        lines += [f"  --gin.{name}=...", *_indented(meaning, 6)]
+    return "\n".join([*lines, ""])
 
 
 def explained(error: Exception, reads_gin: bool) -> str:
