@@ -252,7 +252,9 @@ def test_help_lists_flags_and_configurables():
     assert result.returncode == 0
     for line in ("--gin_file=", "--coordinator_address=", "Loop.train_steps: int (required)"):
         assert line in result.stdout
-    assert "Macros that every run defines: MODEL_DIR, DATA_DIR, INIT_FROM" in result.stdout
+    names = ["MODEL_DIR", "DATA_DIR", "INIT_FROM", "TRAIN_STEPS", "SEED", "CHECKPOINT_EVERY"]
+    first = result.stdout.partition("\nFlags:")[0]
+    assert all(f"\n  --gin.{name}=...\n      " in first for name in names)
 
 
 def main(monkeypatch, capsys, body):

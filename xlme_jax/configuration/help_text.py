@@ -32,6 +32,8 @@ def print_help(about: str, reads_gin: bool) -> None:
         shared += [flags.FLAGS["gin_file"], flags.FLAGS["gin_bindings"]]
     shared.append(flags.FLAGS["trusted_modules"])
     parts = [about.strip(), "", _of_flags("Flags:", of_command)]
+    if reads_gin:  # A command with --output writes elsewhere than a run does.
+        parts.insert(3 if "output" in flags.FLAGS else 2, _settings())
     parts.append(_of_flags("Flags that several commands have:", shared))
     if reads_gin:
         parts.append(configurables())
@@ -72,6 +74,8 @@ def _meant(name: str, argument: str | None, reads_gin: bool) -> str:
     if name.startswith("gin"):
         return " This command reads no gin files." if not reads_gin else ""
     names = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
+    if (flag := _FLAGS.get(name)) in names:
+        return f" Did you mean --{flag}={value or '...'}?"
     text = suggestion(name, names)
     return text.replace("mean ", "mean --") if "mean" in text else ""
 
@@ -98,7 +102,6 @@ def configurables() -> str:
             kind = f"{type_name(hints[field.name])}{registry.default_of(field)}"
             lines.append(f"    {name}.{field.name}: {kind}")
             lines += _indented(meanings.get(field.name, ""), 8)
-    lines.append("Macros that every run defines: " + ", ".join(registry.MACROS))
     return "\n".join(lines)
 
 

@@ -14,15 +14,15 @@ from xlme_jax.configuration.values import ConfigError, convert
 from xlme_jax.evaluation import measures
 
 # Macros that every configuration defines, so that every run can override them.
-MACROS = (
-    "MODEL_DIR",
-    "DATA_DIR",
-    "INIT_FROM",
-    "BRANCH_FROM",
-    "TRAIN_STEPS",
-    "CHECKPOINT_EVERY",
-    "SEED",
-)
+MACROS = {
+    "MODEL_DIR": "Folder of the run: checkpoints, log and report.",
+    "DATA_DIR": "Folder of the prepared data set.",
+    "INIT_FROM": "Run or checkpoint whose weights begin the run; None: random ones.",
+    "BRANCH_FROM": "Checkpoint of a run that this one continues in a folder of its own.",
+    "TRAIN_STEPS": "Steps of the run.",
+    "CHECKPOINT_EVERY": "Steps between checkpoints.",
+    "SEED": "Seed of the weights and the data's order.",
+}
 
 # {gin name: "module:class" in this package}. A run imports only the classes that its files name.
 SYSTEMS = {
