@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers import tiny
+from helpers.runs import _Gin
 
 from xlme_jax.tools.planning import table
 from xlme_jax.tools.planning.compiling import Lowered
@@ -56,7 +57,20 @@ def test_a_plan_on_virtual_devices(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+PHASES = {
+    "Train__phases": _Gin("(@late/Phase(),)"),
+    "late/Phase__name": "late",
+    "late/Phase__start_fraction": 0.9,
+    "late/Phase__streams": _Gin("(@bitext/late/PairStream(),)"),
+    "bitext/late/PairStream__rows": 12,
+}
 MISTAKES = [
+    (("--topology=cpu:8",), PHASES, "plan each, with --phase= one of start, late."),
+    (
+        ("--topology=cpu:8", "--phase=late"),
+        PHASES,
+        "Stream 'bitext' has rows = 12, not divisible by 8",
+    ),
     ((), {}, "No machine: pass --topology=v5e:16x16"),
     (("--topology=v5x:4",), {}, "--topology='v5x:4' is unknown. Pass KIND:SHAPE"),
     (

@@ -55,6 +55,11 @@ _ATTENTION = flags.DEFINE_enum(
     "What Encoder.attention = 'auto' stands for, as a run measured it (attention.json); 'auto' "
     "takes the kernel for long rows.",
 )
+_PHASE = flags.DEFINE_string(
+    "phase",
+    None,
+    "Which phase to plan of a run with Train.phases; the part before them is 'start'.",
+)
 _OUTPUT = flags.DEFINE_string(
     "output",
     None,
@@ -125,6 +130,21 @@ def _plan(
     return plan
 
 
+def _of_phase(config: TrainConfig) -> TrainConfig:
+    """Returns the configuration of the phase that --phase names; raises ConfigError without one."""
+    if not config.phases and _PHASE.value is None:
+        return config
+    from xlme_jax.runs import phases
+
+    by_name = {phase.name: phase for phase in phases.all_of(config)}
+    if _PHASE.value not in by_name:
+        raise values.ConfigError(
+            "Phases differ in memory and time: plan each, with --phase= one of "
+            f"{', '.join(by_name)}."
+        )
+    return by_name[_PHASE.value].config
+
+
 def _loader(
     files: Sequence[str], bindings: Sequence[str]
 ) -> Callable[[Sequence[str]], TrainConfig]:
@@ -132,7 +152,7 @@ def _loader(
 
     def load(further: Sequence[str]) -> TrainConfig:
         """Returns the configuration with the bindings `further`."""
-        config = loading.load(files, [*bindings, *further], "Train")
+        config = _of_phase(loading.load(files, [*bindings, *further], "Train"))
         chosen = dict.fromkeys(automatic_encoders(config.objective), _ATTENTION.value)
         return dataclasses.replace(config, objective=with_attention(config.objective, chosen))
 

@@ -88,11 +88,33 @@ def test_each_phase_has_its_masks_rows_and_checkpoint(whole):
     assert of_decay < 0.9 * of_start < of_start < of_mid
 
 
-def test_masks_alone_leave_the_data_as_it_is(tmp_path, tiny_data, whole):
-    _, plain = runs.run_and_read(tmp_path, tiny_data, **{**PLAIN, "TRAIN_STEPS": 9})
-    for batch, expected in zip(whole[2], plain, strict=False):
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, tiny_data):
+    """Returns MODEL_DIR and the batches of a run without phases."""
+    model_dir = tmp_path_factory.mktemp("plain")
+    return model_dir, runs.run_and_read(model_dir, tiny_data, **PLAIN)[1]
+
+
+def test_masks_alone_leave_the_data_as_it_is(whole, plain):
+    for batch, expected in zip(whole[2], plain[1], strict=True):
         for name, array in batch["bitext"].items():
             np.testing.assert_array_equal(array, expected["bitext"][name])
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_a_branch_may_have_phases(tmp_path, tiny_data, whole, plain, step):
+    """Off a trunk without phases: before they begin, and after."""
+    trunk = plain[0] / FOLDER / str(step)
+    state, batches = runs.run_and_read(tmp_path, tiny_data, **PHASES, BRANCH_FROM=str(trunk))
+    if step == 4:
+        assert_same_bits(state, whole[1])
+    # The second phase, which changes masks alone, begins at once.
+    starts = json.loads((tmp_path / "manifest.json").read_text())["starts"]
+    assert [start["phase"] for start in starts] == ["start", "mid", "decay"][step // 8 :]
+    for batch, expected in zip(batches[-STEPS + step :], whole[2][step:], strict=True):
+        np.testing.assert_array_equal(
+            batch["monolingual"]["tokens"], expected["monolingual"]["tokens"]
+        )
 
 
 @pytest.mark.parametrize("steps", tiny.slow_except([5, 10], [2, 5, 6, 9, 10]))

@@ -154,6 +154,10 @@ def load(
     folder = checkpoint_of(as_path(checkpoint))
     record = read_record(folder)
     config = loading.load_text(record.config, "Train", str(folder))
+    if config.phases:
+        from xlme_jax.runs import phases
+
+        config = phases.all_of(config)[-1].config  # Its evaluators had this one in all phases.
     data_dir = data_dir_of(folder.parent.parent, config.data_dir, record.dataset)
     config = dataclasses.replace(config, data_dir=data_dir)
     file = as_path(vocabulary) if vocabulary else _vocabulary_file(folder, config)
