@@ -141,6 +141,19 @@ def test_devices_agree(tmp_path, tiny_data, whole):
         np.testing.assert_allclose(array, expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
+def test_two_processes_agree(tmp_path, tiny_data, whole):
+    bindings = {**PHASES, "Mesh__data": 4, "Mesh__fsdp": 2}
+    outputs = tiny.train_in_two_processes(*tiny.flags(tmp_path, tiny_data, **bindings))
+    assert all("Phase 'decay': steps 10 to 12" in output for output in outputs)
+    assert sorted(saved_steps(tmp_path / FOLDER)) == [4, 5, 8, 9, 12]
+    losses = [
+        [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (tmp_path, whole[0])
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
 def test_a_damaged_checkpoint_leads_back_to_an_earlier_phase(tmp_path, tiny_data, whole):
     """The phase of the newest readable checkpoint goes on."""
     bindings = {**PHASES, "TRAIN_STEPS": 12}

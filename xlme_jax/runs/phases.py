@@ -146,6 +146,7 @@ def train(
         step = int(state.step)
         if step == phase.run.loop.train_steps or step in phase.steps:
             return state, run  # The end, or an early one.
+        del state  # Two states may not fit in memory.
         # Before this phase if its checkpoints were damaged: then an earlier phase goes on.
         phase = phase.next if step == phase.steps.stop else phase_at(phase.run, step)
         run = make_run(phase)

@@ -58,9 +58,9 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         abstract = abstract_state(run.objective, run.optimizer, run.mesh, config.seed)
         checkpoints.check(abstract, run.dataset_digest)
         state, record, evaluators = starting_point(run, abstract, checkpoints)
-        # A run that is rejected, or has all its steps, leaves the folder as it is.
         if int(state.step) < run.steps.start:  # Later checkpoints are damaged.
             return state
+        # A run that is rejected, or has all its steps, leaves the folder as it is.
         if jax.process_index() == 0 and int(state.step) < run.steps.stop:
             for name, content in run.files.items():
                 replace_file(run.model_dir / name, content)
