@@ -1,19 +1,21 @@
 """Trains or fine-tunes: `python -m xlme_jax.train --gin_file=gin_configs/runs/quickstart.gin`."""
 
+from __future__ import annotations
+
 import contextlib
 import shlex
 import sys
 import traceback
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import jax
 from absl import flags
 
 from xlme_jax import api
 from xlme_jax.configuration import command_line
-from xlme_jax.storage.caches import trim, user_cache
-from xlme_jax.training import host_memory, peers
-from xlme_jax.training.stopping import EXIT_STOPPED, StopOnSignal, Stopped, say
+
+if TYPE_CHECKING:  # Errors in flags import no JAX.
+    from xlme_jax.training import peers
 
 _COORDINATOR = flags.DEFINE_string(
     "coordinator_address",
@@ -61,6 +63,9 @@ def main() -> int:
     Returns:
       The exit code: 0, or EXIT_STOPPED if a signal ended the run early.
     """
+    from xlme_jax.training import host_memory, peers
+    from xlme_jax.training.stopping import EXIT_STOPPED, StopOnSignal, Stopped, say
+
     host_memory.keep_freed()
     _keep_compiled_programs()
     if _DISTRIBUTED.value or _COORDINATOR.value:
@@ -90,6 +95,10 @@ def main() -> int:
 
 def _keep_compiled_programs() -> None:
     """Lets JAX keep compiled programs for the next start, unless the user has set JAX's cache."""
+    import jax
+
+    from xlme_jax.storage.caches import trim, user_cache
+
     if jax.config.values["jax_compilation_cache_dir"] is None:
         trim(user_cache(), "*-cache")
         jax.config.update("jax_compilation_cache_dir", str(user_cache()))
@@ -107,6 +116,11 @@ def _not_waiting_for_others(watch: peers.Watch) -> Iterator[None]:
     Args:
       watch: the watch over the other processes, which is closed first.
     """
+    import jax
+
+    from xlme_jax.training import peers
+    from xlme_jax.training.stopping import say
+
     try:
         yield
     except Exception as error:
@@ -128,6 +142,8 @@ def _is_lost_peer(error: BaseException | None) -> bool:
     The first error of JAX's runtime in the chain of causes decides: it is a failed collective,
     unless memory is exhausted. Without such an error, no process is lost.
     """
+    import jax
+
     while error is not None:
         if isinstance(error, jax.errors.JaxRuntimeError):
             return "RESOURCE_EXHAUSTED" not in str(error)
