@@ -55,9 +55,9 @@ def conversion_advice(path: str) -> str:
     """
     usual = usual_encodings(path)
     named = " or ".join(f"{encoding} ({language})" for language, encoding in usual.items())
-    which = f"usually {named}" if usual else "which its source must tell"
+    origin = f"usually {named}" if usual else "which its source must tell"
     return (
         "convert the file by `iconv -f ENCODING -t UTF-8 FILE > CONVERTED` from the ENCODING it is "
-        f"written in, {which}; another ENCODING gives wrong letters without an error, so read some "
+        f"written in, {origin}; another one gives wrong letters without an error, so read some "
         "lines of CONVERTED. `iconv -c` deletes the letters that it cannot read"
     )
