@@ -555,6 +555,10 @@ def test_a_data_set_whose_shards_change_is_none_until_it_is_whole(config, monkey
     said = capfd.readouterr().err
     assert "dropped from the data set: bitext_en_sw, cc100_en" in said
     assert [task.name for task in PreparedDataset.load(config.output).tasks] == ["cc100_sw"]
+    assert "becomes another data set" not in said
+    prepare(dataclasses.replace(fewer, max_document_chars=45))
+    said = capfd.readouterr().err
+    assert "becomes another data set (max_document_chars 100000 -> 45)" in said
 
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -195,6 +195,11 @@ def test_the_phases_of_mmbert_change_masks_and_temperatures():
         ({"decay/Phase__name": "mid"}, r"each phase needs a name of its own"),
         ({"mid/Phase__start_step": None}, r"phase 'mid' does not say when it begins"),
         ({"mid/Phase__objective": None}, r"phase 'mid' changes nothing"),
+        (
+            {"mid/Masking__rate": 0.15},
+            r"Phase 'mid' has the objective and the streams of Train: .* as in mid/Masking\.rate",
+        ),
+        ({"Train__phases": _Gin("(@mid/Phase())")}, r"Train\.phases has a single value without a"),
         ({"Train__phases": _Gin("(@Joint(),)")}, r"is no phase; bind \(@mid/Phase\(\),\)"),
         ({"mid/Encoder__ffn_size": 32}, r"Phase 'mid', beside 'start': weight .* has shape"),
         (

@@ -125,7 +125,9 @@ class TrainConfig:
         inputs = objective.inputs
         streams = [stream for stream in self.streams if stream.name in inputs]
         if missing := set(inputs) - {stream.name for stream in streams}:
-            raise ValueError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
+            raise ValueError(
+                f"Train.streams lacks {sorted(missing)}, which the objective needs{_WITHOUT_PAIRS}."
+            )
         for stream in streams:
             expected = inputs[stream.name]
             if not isinstance(stream, STREAMS[expected.kind]):
@@ -197,6 +199,9 @@ class TrainConfig:
         if self.compute_dtype == "auto":
             return jnp.float32 if platform == "cpu" else jnp.bfloat16
         return jnp.dtype("float32" if self.compute_dtype == "mixed" else self.compute_dtype)
+
+
+_WITHOUT_PAIRS = "; XLM, XLME and InfoXLM train without pairs with translation_pairs = False"
 
 
 def _layout_binding(stream: Stream, layout: str) -> str:

@@ -1,5 +1,6 @@
 """Checks configured values against the annotations of their fields."""
 
+import dataclasses
 import math
 import types
 import typing
@@ -57,6 +58,10 @@ def convert(where: str, value: Any, hint: Any) -> Any:
         raise ConfigError(
             f"{where} = {value_text(value)}: numbers must be finite and integers fit 64 bits, "
             "strings be Unicode without NUL."
+        )
+    if origin is tuple and dataclasses.is_dataclass(value):
+        raise ConfigError(
+            f"{where} has a single value without a comma; write it as in (@a/Phase(),)."
         )
     raise ConfigError(f"{where} = {value_text(value)}: expected {type_name(hint)}.")
 

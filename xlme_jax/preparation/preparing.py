@@ -18,7 +18,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xlme_jax.data import cldr, prepared
@@ -45,7 +45,12 @@ from xlme_jax.preparation import (
 from xlme_jax.preparation import workers as worker_pool
 from xlme_jax.preparation.evaluation_overlap import EvaluationDigests
 from xlme_jax.preparation.jobs import list_jobs
-from xlme_jax.preparation.prepare_config import CldrCorpus, PrepareConfig, write_settings
+from xlme_jax.preparation.prepare_config import (
+    CldrCorpus,
+    PrepareConfig,
+    settings,
+    write_settings,
+)
 from xlme_jax.preparation.tokenizing import Job, Unit
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import remove_folder, remove_partial, replace_file
@@ -103,7 +108,7 @@ def prepare(
             f"{output}: {len(jobs)} tasks, {len(rows)} of them finished before, "
             f"{vocabulary.size:,} ids"
         )
-        _retire_earlier(output, jobs, pending)
+        _retire_earlier(output, jobs, pending, _changed_settings(config))
         rows |= _run(config, load_seqio, str(model), pending)
         empty = [job for job in jobs if not rows[job].examples]
         _log_empty([job for job in empty if not dropping.is_filtered(config, rows[job])])
@@ -319,15 +324,19 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
         )
 
 
-def _retire_earlier(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
+def _retire_earlier(
+    output: Path, jobs: Sequence[Job], pending: Sequence[Job], changed: Mapping[str, str]
+) -> None:
     """Logs the tasks of an earlier data set that this command does not name.
 
-    If a task of the earlier data set will be prepared again, its `dataset.json` is deleted.
+    If a task of the earlier data set will be prepared again, its `dataset.json` is deleted. A
+    warning says so if settings have changed, because runs on the earlier data cannot resume then.
 
     Args:
       output: Folder of the data set.
       jobs: All jobs.
       pending: Jobs that will be prepared.
+      changed: `_changed_settings` of the command.
     """
     file = output / prepared_format.DATASET_FILE
     try:
@@ -338,7 +347,26 @@ def _retire_earlier(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -
     if dropped:
         _log.info(f"Not named by this command, so dropped from the data set: {', '.join(dropped)}")
     if earlier & {(job.name, job.split) for job in pending}:
+        if changed:
+            listed = ", ".join(f"{name} {change}" for name, change in changed.items())
+            _log.warning(
+                f"{output} becomes another data set ({listed}): runs on the one that it was cannot "
+                "resume. Another --output keeps both."
+            )
         file.unlink()
+
+
+def _changed_settings(config: PrepareConfig) -> dict[str, str]:
+    """Returns {setting: "BEFORE -> NOW"} of the data set in `output`; {} if none is known."""
+    try:
+        before = prepared_format.unseal(
+            (as_path(config.output) / prepared_format.SETTINGS_FILE).read_bytes()
+        )["settings"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    now = settings(config)
+    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    return {name: f"{before.get(name)!r} -> {now.get(name)!r}" for name in changed}
 
 
 # --- Running jobs ---

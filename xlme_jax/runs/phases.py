@@ -141,7 +141,12 @@ def train(
     """
     run = _with_description(phase, run)
     while True:
-        _log.info("Phase %r: steps %d to %d.", phase.name, phase.steps.start + 1, phase.steps.stop)
+        steps = phase.steps
+        later = [
+            f"{x.name!r} from {x.steps.start + 1}" for x in all_of(phase.run)[phase.number + 1 :]
+        ]
+        rest = f"; then {', '.join(later)}" if later else ""
+        _log.info("Phase %r: steps %d to %d%s.", phase.name, steps.start + 1, steps.stop, rest)
         state = loop.train(run, stop)
         step = int(state.step)
         if step == phase.run.loop.train_steps or step in phase.steps:
@@ -175,6 +180,13 @@ def _starts(config: TrainConfig) -> list[int]:
             raise ValueError(
                 f"Phase {name!r} begins after step {start:,}; it must be after {before:,}, where "
                 f"the phase before begins, and before {end:,}."
+            )
+    for number, name in enumerate(names[1:], start=1):
+        of_phase, base = RunPhase(config, number).config, RunPhase(config, 0).config
+        if (of_phase.objective, of_phase.streams) == (base.objective, base.streams):
+            raise ValueError(
+                f"Phase {name!r} has the objective and the streams of Train: what differs has the "
+                f"phase's scope, as in {name}/Masking.rate and @{name}/XLM()."
             )
     return starts
 

@@ -25,7 +25,7 @@ from xlme_jax.training.profiling import Profile
 from xlme_jax.training.progress import Throughput
 from xlme_jax.training.run import NEVER, NeverStop, Run, Tasks
 from xlme_jax.training.sharded_state import abstract_state, compile_step, sharding_rules
-from xlme_jax.training.starting import roll_back, starting_point
+from xlme_jax.training.starting import starting_point
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             try:
                 return _steps(run, state, record, train_step, journal, checkpoints, stop)
             except Diverged as error:
+                from xlme_jax.training.rolling_back import roll_back
+
                 state, record = roll_back(error, run, abstract, checkpoints, roll_backs)
 
 

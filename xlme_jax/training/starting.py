@@ -15,16 +15,14 @@ from xlme_jax.objectives.abilities import Fills
 from xlme_jax.objectives.base import Objective, WarmStart, init_carried
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.journal import Diverged
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.run import Batches, Evaluator, Run
 from xlme_jax.training.sharded_state import WarmParams, fresh_state
 from xlme_jax.training.step import make_fill_step
 
 _log = logging.getLogger(__name__)
-_MAX_ROLL_BACKS = 3  # To the same checkpoint.
 # Fields of a checkpoint's record that a run takes over when it continues from the checkpoint.
-_INHERITED = ("window", "origin", "origin_digest", "inherited_flops")
+INHERITED = ("window", "origin", "origin_digest", "inherited_flops")
 
 
 def starting_point(
@@ -51,7 +49,8 @@ def starting_point(
     warm = WarmParams(_warm_start(run, resumes), abstract, run.mesh, config.seed)
     if not resumes and config.init_from is not None:
         _check_warm_start(run, abstract, warm)
-    _log.info("Drawing random weights; compiled programs are kept for the next start.")
+    if not resumes:
+        _log.info("Drawing random weights; compiled programs are kept for the next start.")
     evaluators: list[Evaluator] = []
     state = None
     if run.evaluators or not resumes:
@@ -65,18 +64,18 @@ def starting_point(
         state, record = restored
         run.batches.set_state(record.data)
         _log.info("Resuming from the checkpoint of step %d.", int(state.step))
-        fields = {name: getattr(record, name) for name in ("skipped", *_INHERITED)}
-        now = _record(run, **fields)
+        fields = {name: getattr(record, name) for name in ("skipped", *INHERITED)}
+        now = record_now(run, **fields)
         spent = _earlier_flops(record, now.flops_per_step, int(state.step))
         return state, dataclasses.replace(now, inherited_flops=spent), evaluators
     assert state is not None  # Damaged checkpoints raise.
     if config.init_from is None:
         _log.info("Starting from scratch.")
-        record = _record(run, inherited_flops=dict.fromkeys(CONVENTIONS, 0.0))
+        record = record_now(run, inherited_flops=dict.fromkeys(CONVENTIONS, 0.0))
     else:
         source = as_path(config.init_from)
         checkpoint = checkpoint_of(source)
-        record = _record(
+        record = record_now(
             run,
             origin=str(checkpoint),
             origin_digest=weights_digest(checkpoint),
@@ -181,7 +180,7 @@ def fill(
     return state
 
 
-def _record(run: Run, **fields: Any) -> RunRecord:
+def record_now(run: Run, **fields: Any) -> RunRecord:
     """Returns the record of a checkpoint that the run would save now.
 
     Args:
@@ -215,44 +214,3 @@ def _earlier_flops(record: RunRecord, now: Mapping[str, float], step: int) -> di
         name: flops + step * (before.get(name, 0.0) - now.get(name, 0.0))
         for name, flops in record.inherited_flops.items()
     }
-
-
-def roll_back(
-    error: Diverged,
-    run: Run,
-    abstract: TrainState,
-    checkpoints: Checkpoints,
-    roll_backs: dict[int, int],
-) -> tuple[TrainState, RunRecord]:
-    """Restores the newest checkpoint without skipped updates, to continue with the next data.
-
-    Args:
-      error: why the run diverged.
-      run: the run.
-      abstract: shapes, types and shardings of the run's state.
-      checkpoints: the checkpoints in the run's folder.
-      roll_backs: {step: how often the run has rolled back to it}; is updated.
-
-    Returns:
-      The state, and the record of a checkpoint of this state at the present position in the data.
-
-    Raises:
-      Diverged: `config.on_divergence` is not "roll_back", there is no such checkpoint, or rolling
-        back to it did not help.
-    """
-    if run.config.on_divergence != "roll_back":
-        raise error
-    error.__traceback__ = None  # It references the state, and two states may not fit in memory.
-    checkpoints.wait()
-    restored = checkpoints.roll_back(abstract)
-    if restored is None:
-        raise Diverged(f"{error} There is no checkpoint to roll back to.") from error
-    state, record = restored
-    step = int(state.step)
-    roll_backs[step] = roll_backs.get(step, 0) + 1
-    if roll_backs[step] > _MAX_ROLL_BACKS:
-        raise Diverged(
-            f"{error} Rolling back to step {step} {_MAX_ROLL_BACKS} times did not help."
-        ) from error
-    _log.warning("%s Rolling back to step %d and continuing with other data.", error, step)
-    return state, _record(run, **{name: getattr(record, name) for name in _INHERITED})

@@ -178,7 +178,7 @@ def test_rows_with_every_language_are_chosen_first():
     assert rows.covering(most=3, least=3) == [0, 1, 2]
     assert rows.covering(most=3, least=1, tokens=7) == [0, 1, 2]
     assert batch_rows.shown(rows, None) == [0, 1, 2] and batch_rows.shown(rows, 9) == [0, 1, 2]
-    assert batch_rows.unseen(rows, [0, 1]) == "not in these 2 of 3 rows: sw"
+    assert batch_rows.unseen(rows, [0, 1]) == "Not shown: sw (2 of 3 rows)"
     assert batch_rows.unseen(rows, [0, 2]) == ""
 
 

@@ -14,19 +14,19 @@ UNTRAINED = "the untrained encoder"
         # Two standard errors of .0087 in 500 trials are .0083.
         (
             0.014,
-            "within two standard errors of 500 lines of the untrained encoder (0.0087), above it "
-            "from 0.017 on, but above chance (0.002)",
+            "not above the untrained encoder (0.0087; that takes 0.017 on 500 lines) yet, but "
+            "above chance (0.002)",
         ),
         (
             0.0168,
-            "within two standard errors of 500 lines of the untrained encoder (0.0087), above it "
-            "from 0.0170 on, but above chance (0.002)",
+            "not above the untrained encoder (0.0087; that takes 0.0170 on 500 lines) yet, but "
+            "above chance (0.002)",
         ),
         (0.0073, "not above the untrained encoder (0.0087) yet, but above chance (0.002)"),
         (
             0.005,
-            "not above the untrained encoder (0.0087) yet, within two standard errors of 500 lines "
-            "of chance (0.002), above it from 0.006 on",
+            "not above the untrained encoder (0.0087) or chance (0.002; that takes 0.006 on 500 "
+            "lines) yet",
         ),
         (0.0172, "above the untrained encoder (0.0087) and chance (0.002)"),
         (0.002, "not above the untrained encoder (0.0087) or chance (0.002) yet"),
@@ -35,7 +35,7 @@ UNTRAINED = "the untrained encoder"
 )
 def test_a_share_is_above_if_chance_does_not_explain_it(value, said):
     figure = ComparedFigure("retrieval", value, {UNTRAINED: 0.0087, "chance": 0.002}, trials=500)
-    shown = "0.0168" if value == 0.0168 else share(value)  # 0.017 would contradict "from 0.0170".
+    shown = "0.0168" if value == 0.0168 else share(value)  # 0.017 would contradict "takes 0.0170".
     assert figure.sentence == f"retrieval {shown}: {said}."
     assert figure.is_above == said.startswith("above")
 
@@ -72,7 +72,8 @@ def test_the_next_command_trains_on_until_the_figure_is_above():
     below = ComparedFigure("x", 0.1, {"chance": 0.1})
     command = next_command("a run", 50, below, "demo")
     assert command == (
-        "python -m xlme_jax.train --gin_file='a run/config.gin' --gin.TRAIN_STEPS=200"
+        "python -m xlme_jax.train --gin_file='a run/config.gin' --gin.TRAIN_STEPS=200 "
+        "--gin.MODEL_DIR='a run_200'"
     )
     above = ComparedFigure("x", 0.2, {"chance": 0.1})
     assert next_command("a run", 50, above, "demo").endswith("xlme_jax.demo --checkpoint='a run'")

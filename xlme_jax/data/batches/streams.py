@@ -383,7 +383,8 @@ def stream_tasks(
         verb = "mine (python -m xlme_jax.mine)" if stream.kind == "triplet" else "prepare"
         raise PreparedDataError(
             f"{where}: {dataset.directory} has no {stream.kind} task in split {split!r} (it has "
-            f"{', '.join(have) or 'no tasks'}); {verb} some, or remove the stream"
+            f"{', '.join(have) or 'no tasks'}); {verb} some, or remove "
+            "the stream (of pairs: translation_pairs = False of XLM, XLME or InfoXLM)"
         )
     for pattern in stream.tasks:
         if not any(fnmatch.fnmatchcase(task.name, pattern) for task in matching):

@@ -395,7 +395,7 @@ def unseen(rows: StreamRows, numbers: Sequence[int]) -> str:
     missing = [language for language in rows.all_languages if language not in seen]
     if len(numbers) == count or not missing:
         return ""
-    return f"not in these {len(numbers)} of {count} rows: {listed(missing)}"
+    return f"Not shown: {listed(missing)} ({len(numbers)} of {count} rows)"
 
 
 def listed(languages: Sequence[str]) -> str:

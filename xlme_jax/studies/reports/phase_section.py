@@ -62,9 +62,9 @@ def draw(phases: Sequence[Mapping[str, Any]]) -> bytes:
             axis.bar(starts, heights, widths, bottoms, align="edge", color=color, label=language)
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
         rest = [sum(of_phase.values()) - b for of_phase, b in zip(shares, bottoms, strict=True)]
-        others = len(set().union(*shares)) - len(largest)
-        if others:
-            label = f"{others:,} more"
+        unnamed = len(set().union(*shares)) - len(largest)
+        if unnamed:
+            label = f"{unnamed:,} more"
             axis.bar(starts, rest, widths, bottoms, align="edge", color="#BBBBBB", label=label)
         for phase in phases[1:]:
             axis.axvline(phase["start"], color="white", linewidth=2)

@@ -35,31 +35,28 @@ class ComparedFigure:
     def sentence(self) -> str:
         """The figure, its baselines and whether it is above them.
 
-        Such as "retrieval 0.007: not above the untrained encoder (0.0087) yet, but above chance
-        (0.002)." A figure that is larger than a baseline by so little that chance explains it is
-        "within two standard errors of 500 lines of the untrained encoder (0.0087), above it from
-        0.017 on".
+        Such as "retrieval 0.011: not above the untrained encoder (0.0087; that takes 0.017 on 500
+        lines) yet, but above chance (0.002)." What it takes is said of a figure that is larger than
+        a baseline by no more than two standard errors.
         """
         above: list[str] = []
         below: list[str] = []
-        within: list[str] = []
         value = share(self.value)
         for name, baseline in self.baselines.items():
-            least = self._least(baseline)
             if self._exceeds(baseline):
                 above.append(f"{name} ({share(baseline)})")
             elif self.value > baseline:
-                text = share(least)
-                if text == value:
-                    value, text = f"{self.value:.4f}", f"{least:.4f}"
-                within.append(f"{name} ({share(baseline)}), above it from {text} on")
+                least = self._least(baseline)
+                enough = share(least)
+                if enough == value:
+                    value, enough = f"{self.value:.4f}", f"{least:.4f}"
+                errors = f"that takes {enough} on {self.trials:,.0f} lines"
+                below.append(f"{name} ({share(baseline)}; {errors})")
             else:
                 below.append(f"{name} ({share(baseline)})")
-        errors = f"within two standard errors of {self.trials:,.0f} lines of "
         parts = [f"not above {' or '.join(below)} yet"] if below else []
-        parts += [errors + " and of ".join(within)] if within else []
         if above:
-            parts.append(f"{'but ' if parts else ''}above {' and '.join(above)}")
+            parts.append(f"{'but ' if below else ''}above {' and '.join(above)}")
         return f"{self.name} {value}" + (f": {', '.join(parts)}." if parts else ".")
 
     def _exceeds(self, baseline: float) -> bool:
@@ -110,12 +107,14 @@ def next_command(run: str, steps: int, figure: ComparedFigure, command: str) -> 
       steps: steps that it has trained.
       figure: a figure of the run.
       command: the command if the figure is above its baselines, such as "demo", without the
-        checkpoint; otherwise the run trains on.
+        checkpoint; otherwise a new run trains longer, because the learning rate of this one fell
+        for its own number of steps.
     """
     folder = shlex.quote(run)
     if figure.is_above:
         return f"python -m xlme_jax.{command} --checkpoint={folder}"
+    longer = 4 * steps
     return (
         f"python -m xlme_jax.train --gin_file={shlex.quote(f'{run}/config.gin')} "
-        f"--gin.TRAIN_STEPS={4 * steps}"
+        f"--gin.TRAIN_STEPS={longer} --gin.MODEL_DIR={shlex.quote(f'{run}_{longer}')}"
     )
