@@ -381,7 +381,7 @@ def train_vocabulary(
     if vocabulary.size < size and not allow_smaller:
         raise VocabularyError(
             f"The text supports a vocabulary of {vocabulary.size} ids, not {size}. Add text, "
-            f"request {vocabulary.size} or fewer, or allow a smaller vocabulary."
+            f"request {vocabulary.size} or fewer, or allow a smaller one (--allow_smaller)."
         )
     return vocabulary
 

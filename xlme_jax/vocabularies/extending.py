@@ -91,7 +91,7 @@ def extend(
     if len(pieces) < added and not allow_smaller:
         raise VocabularyError(
             f"The text supports {len(pieces):,} new pieces, not {added:,}. Add text, request "
-            f"{len(pieces):,} or fewer, or allow a smaller vocabulary."
+            f"{len(pieces):,} or fewer, or allow a smaller one (--allow_smaller)."
         )
     return vocabulary_extension.extend(old, dict(pieces[:added]))
 

@@ -61,7 +61,7 @@ def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[
     metrics = {key: f"{x:.4g}" for key, x in batch.metrics.items() if key.startswith(f"{name}/")}
     if metrics:
         yield html_page.details("Metrics of this step", html_page.table(("", ""), metrics.items()))
-    tasks = html_page.table(("task", "weight", "drawn", ""), draws(stream))
+    tasks = html_page.table(("task", "weight", "drawn", "draws"), draws(stream))
     yield html_page.details("Tasks", tasks)
     numbers = batch_rows.shown(stream, rows)
     for number in numbers:

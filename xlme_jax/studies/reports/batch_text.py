@@ -89,7 +89,7 @@ class _Painter:
                 f"{key.removeprefix(f'{name}/')} {x:.4g}" for key, x in of_stream.items()
             )
             yield f"  {visible(line)}"
-        yield from _table(["task", "weight", "drawn", ""], draws(stream), "  ")
+        yield from _table(["task", "weight", "drawn", "draws"], draws(stream), "  ")
         numbers = batch_rows.shown(stream, rows)
         for number in numbers:
             labels = stream.labels(number)

@@ -160,7 +160,9 @@ def draw(contents: Sequence[Content]) -> bytes:
     panels: dict[str, list[float]] = {
         "running text, million characters": [stats[x].characters / 1e6 for x in named],
         "pairs, over all partners": [stats[x].pairs for x in named],
-        "duplicates, percent": [100 * stats[x].duplicates / max(1, stats[x].lines) for x in named],
+        "duplicates, percent of lines": [
+            100 * stats[x].duplicates / max(1, stats[x].lines) for x in named
+        ],
         "tokens per character": [
             float(np.mean(stats[x].tokens_per_character or [0])) for x in named
         ],
