@@ -29,14 +29,14 @@ def cells(name):
     """Returns the cells of a `py:percent` file: (kind, source)."""
     text = (FOLDER / f"{name}.py").read_text()
     _, *parts = re.split(r"^# %%(| .*)\n", text, flags=re.MULTILINE)
-    found = []
+    pairs = []
     for kind, source in zip(parts[::2], parts[1::2]):
         is_text = kind.strip() == "[markdown]"
         # Jupytext writes magics as comments.
         comment = r"^# ?" if is_text else r"^# (?=%)"
         lines = [re.sub(comment, "", line) for line in source.splitlines()]
-        found.append(("markdown" if is_text else "code", "\n".join(lines).strip("\n")))
-    return found
+        pairs.append(("markdown" if is_text else "code", "\n".join(lines).strip("\n")))
+    return pairs
 
 
 def notebook(name):

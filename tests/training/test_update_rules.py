@@ -75,14 +75,14 @@ def named(tree):
 def matrices(params):
     """Returns {name: float[matrices, inputs, outputs]} of the weights that Muon is for."""
     inputs = {"qkv": 8, "out": 8, "wi": 8, "wo": 12}
-    found = {}
+    kernels = {}
     for name, leaf in named(params).items():
         module = name.split(".")[-2]
         if ".layer_" in name and name.endswith(".kernel"):
             # Queries, keys and values, [D, 3, heads, K], have a matrix each.
             parts = np.moveaxis(leaf, 1, 0) if module == "qkv" else leaf[None]
-            found[name] = parts.reshape(len(parts), inputs[module], -1)
-    return found
+            kernels[name] = parts.reshape(len(parts), inputs[module], -1)
+    return kernels
 
 
 def orthogonal(matrix):
@@ -240,11 +240,11 @@ def test_a_stack_of_layers_has_the_steps_and_the_state_of_layers(rule):
     stacked, stacked_state = trained(build, stack(params), steps, of=stack)
     assert "layers" in stacked["encoder"]
     expected = {"params": stacked, "opt_state": stacked_state}
-    found = in_form_of({"params": separate, "opt_state": separate_state}, leaf_names(expected))
+    converted = in_form_of({"params": separate, "opt_state": separate_state}, leaf_names(expected))
     back = in_form_of(expected, leaf_names({"params": separate, "opt_state": separate_state}))
     assert leaf_names(back["opt_state"]) == leaf_names(separate_state)
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    assert jax.tree.structure(converted) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(converted), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
 
 

@@ -39,41 +39,21 @@ class RunPhase:
     Attributes:
       run: configuration of the run.
       number: number of the phase, from 0, which is the part before `run.phases[0]`.
+      name: its name, for the log and the manifest.
+      steps: its steps, counted by the steps that are finished before each.
+      config: configuration of a run that is all in this phase.
     """
 
     run: TrainConfig
     number: int
-
-    @property
-    def name(self) -> str:
-        """The name of the phase, for the log and the manifest."""
-        return self.run.phases[self.number - 1].name if self.number else _FIRST
-
-    @property
-    def steps(self) -> range:
-        """The steps of the phase, counted by the steps that are finished before each."""
-        first, end = _starts(self.run)[self.number : self.number + 2]
-        return range(first, end)
-
-    @property
-    def config(self) -> TrainConfig:
-        """The configuration of a run that is all in this phase."""
-        config = dataclasses.replace(self.run, phases=())
-        if not self.number:
-            return config
-        phase = self.run.phases[self.number - 1]
-        streams = {stream.name: stream for stream in (*config.streams, *phase.streams)}
-        return dataclasses.replace(
-            config,
-            objective=phase.objective or config.objective,
-            streams=tuple(streams.values()),
-        )
+    name: str
+    steps: range
+    config: TrainConfig
 
     @property
     def next(self) -> RunPhase:
         """The next phase. Its data was verified when the run began."""
-        run = dataclasses.replace(self.run, verify_data=False)
-        return RunPhase(run, self.number + 1)
+        return all_of(dataclasses.replace(self.run, verify_data=False))[self.number + 1]
 
     def batches(
         self, dataset: PreparedDataset, seed: int, process: tuple[int, int]
@@ -102,8 +82,27 @@ class RunPhase:
 
 
 def all_of(config: TrainConfig) -> list[RunPhase]:
-    """Returns the phases of a run, beginning with the part before those that it names."""
-    return [RunPhase(config, number) for number in range(len(config.phases) + 1)]
+    """Returns the phases of a run, beginning with the part before those that it names.
+
+    Raises:
+      ValueError: `Train.phases` is invalid; names the field and the remedy.
+    """
+    starts = _starts(config)
+    base = dataclasses.replace(config, phases=())
+    phases = [RunPhase(config, 0, _FIRST, range(*starts[:2]), base)]
+    for number, phase in enumerate(config.phases, start=1):
+        streams = {stream.name: stream for stream in (*base.streams, *phase.streams)}
+        changed = dataclasses.replace(
+            base, objective=phase.objective or base.objective, streams=tuple(streams.values())
+        )
+        if changed == base:
+            raise ValueError(
+                f"Phase {phase.name!r} has the objective and the streams of Train: what differs "
+                f"has the phase's scope, as in {phase.name}/Masking.rate and @{phase.name}/XLM()."
+            )
+        steps = range(*starts[number : number + 2])
+        phases.append(RunPhase(config, number, phase.name, steps, changed))
+    return phases
 
 
 def phase_at(config: TrainConfig, step: int) -> RunPhase:
@@ -180,13 +179,6 @@ def _starts(config: TrainConfig) -> list[int]:
             raise ValueError(
                 f"Phase {name!r} begins after step {start:,}; it must be after {before:,}, where "
                 f"the phase before begins, and before {end:,}."
-            )
-    for number, name in enumerate(names[1:], start=1):
-        of_phase, base = RunPhase(config, number).config, RunPhase(config, 0).config
-        if (of_phase.objective, of_phase.streams) == (base.objective, base.streams):
-            raise ValueError(
-                f"Phase {name!r} has the objective and the streams of Train: what differs has the "
-                f"phase's scope, as in {name}/Masking.rate and @{name}/XLM()."
             )
     return starts
 

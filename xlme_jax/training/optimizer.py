@@ -84,17 +84,22 @@ class OptimizerConfig:
     update_rule: Any = AdamW()
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_norm"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"Optimizer.{name} = {getattr(self, name)} must be positive.")
+        if self.learning_rate <= 0:
+            raise ValueError(f"Optimizer.learning_rate = {self.learning_rate} must be positive.")
+        if self.clip_norm <= 0:
+            raise ValueError(f"Optimizer.clip_norm = {self.clip_norm} must be positive.")
         check_at_least(self, "Optimizer", 0, "warmup_steps")
         check_below_one(self, "Optimizer", "warmup_fraction")
-        for name, base, choices in (
-            ("schedule", Linear, "@Linear(), @WSD(), @Cosine() or @Constant()"),
-            ("update_rule", AdamW, "@AdamW(), @StableAdamW() or @Muon()"),
-        ):
-            if not isinstance(value := getattr(self, name), base):
-                raise ValueError(f"Optimizer.{name} = {value!r} is not allowed; bind {choices}.")
+        if not isinstance(self.schedule, Linear):
+            raise ValueError(
+                f"Optimizer.schedule = {self.schedule!r} is not allowed; bind @Linear(), @WSD(), "
+                "@Cosine() or @Constant()."
+            )
+        if not isinstance(self.update_rule, AdamW):
+            raise ValueError(
+                f"Optimizer.update_rule = {self.update_rule!r} is not allowed; bind @AdamW(), "
+                "@StableAdamW() or @Muon()."
+            )
 
     def warmup(self, train_steps: int) -> int:
         """Returns the number of warm-up steps in a run of `train_steps`."""

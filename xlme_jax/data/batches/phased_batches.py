@@ -21,6 +21,7 @@ from xlme_jax.data.batches.transforms import (
     Sampler,
     examples_per_task,
 )
+from xlme_jax.data.batches.window_positions import at_window, next_window
 from xlme_jax.data.prepared import PreparedDataset
 
 _log = logging.getLogger(__name__)
@@ -172,8 +173,7 @@ class PhasedBatches(Iterator[dict[str, packing.Batch]]):
         if isinstance(stream, TextStream):
             draw, row_tokens = position["next_index"], layouts.text_width(stream)
         else:
-            begun = position["next_index_in_buffer"] > 0
-            draw, row_tokens = (position["parent"]["next_index"] + begun) * self._window_draws, 0
+            draw, row_tokens = next_window(position) * self._window_draws, 0
         counts = np.asarray(sampler.next_phase(draw).drawn).tolist()
         drawn = dict(zip(names, counts, strict=True))
         earlier = {} if start is None else start.drawn
@@ -184,16 +184,14 @@ class PhasedBatches(Iterator[dict[str, packing.Batch]]):
         self.batches.close()
         self.number, self._starts = number, dict(starts)
         self.batches = self._make()
-        positions: dict[str, Any] = {}
-        for name, start in starts.items():
-            window = {"next_index": start.first_draw // self._window_draws}
-            is_text = start.row_tokens > 0
-            positions[name] = (
-                {"next_index": start.first_draw}
-                if is_text
-                else {"parent": window, "next_index_in_buffer": 0}
-            )
-        self._move(positions)
+        self._move(
+            {
+                name: {"next_index": start.first_draw}
+                if start.row_tokens
+                else at_window(start.first_draw // self._window_draws)
+                for name, start in starts.items()
+            }
+        )
 
     def _move(self, positions: Mapping[str, Any]) -> None:
         """Moves streams of the current phase to Grain's positions; others stay where they are."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from xlme_jax.data.batches.pair_losses import PairLosses
 from xlme_jax.data.batches.transforms import LAST, Phase, Sampler
+from xlme_jax.data.batches.window_positions import at_window, next_window
 
 # (weights, phase) -> the sampler of a phase, and the batches that it draws.
 Start = Callable[[np.ndarray, Phase], tuple[Sampler, grain.DatasetIterator]]
@@ -44,11 +45,11 @@ class RobustStream:
         Returns:
           The batches of the next phase.
         """
-        window = position["parent"]["next_index"] + (position["next_index_in_buffer"] > 0)
+        window = next_window(position)
         self.losses.update(step)
         self._phase = self._sampler.next_phase(window * self._window_draws)
         batches = self._restart()
-        batches.set_state({"parent": {"next_index": window}, "next_index_in_buffer": 0})
+        batches.set_state(at_window(window))
         return batches
 
     def get_state(self) -> dict[str, Any]:
