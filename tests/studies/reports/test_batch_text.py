@@ -23,7 +23,7 @@ def test_a_batch_as_text():
     )
     assert lines[4] == "  mlm_loss 1.235"
     assert [line.split() for line in lines[5:8]] == [
-        ["task", "weight", "drawn"],
+        ["task", "weight", "drawn", "draws"],
         ["en", "75.00%", "100.00%", "1"],
         ["news", "25.00%", "0.00%", "0"],
     ]
