@@ -73,6 +73,14 @@ _PRINT_COMMANDS = flags.DEFINE_bool(
 )
 
 
+_SHARE_TRUNKS = flags.DEFINE_bool(
+    "share_trunks",
+    None,
+    "Train the steps that points have in common once: until the learning rate leaves its peak, as "
+    "with Optimizer.schedule=@WSD(), or until their first phase.",
+)
+
+
 def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
     """Returns the configuration of the sweep, with fields overridden by the flags that were passed.
 
@@ -94,6 +102,7 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
         "select": _SELECT.value,
         "minimize": _MINIMIZE.value,
         "show": tuple(_SHOW.value) or None,
+        "share_trunks": _SHARE_TRUNKS.value,
     }
     chosen = {name: value for name, value in fields.items() if value is not None}
     if _ALONG.value:
@@ -132,6 +141,9 @@ def main(*train_arguments: str) -> int:
         shlex.join([Path(sys.executable).name, "-m", "xlme_jax.sweep", *sys.argv[1:]]),
         evaluate=_EVALUATE.value,
         shard=shard,
+        load=lambda point: loading.load(
+            files, [*bindings, *(f"{name} = {value}" for name, value in point.items())], "Train"
+        ),
     )
     if _PRINT_COMMANDS.value:
         print("".join(f"{command}\n" for command in sweep.commands()), end="")

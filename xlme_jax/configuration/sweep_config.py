@@ -26,6 +26,8 @@ class SweepConfig:
       languages: ("en",) or another language; ("mean",) for the joint set of all languages that are
         evaluated. With several, each selects a point for itself.
       along: MODEL_DIR of a pre-training run, each of whose checkpoints is a point; "" for the grid.
+      share_trunks: whether points that are equal until the learning rate leaves its peak, or until
+        their first phase, go on from one trunk (`studies.sweeps.trunks`).
     """
 
     grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -36,6 +38,7 @@ class SweepConfig:
     task: str = ""
     languages: tuple[str, ...] = ("en",)
     along: str = ""
+    share_trunks: bool = False
 
     def __post_init__(self) -> None:
         check_at_least(self, "Sweep", 1, "seeds")
@@ -52,6 +55,8 @@ class SweepConfig:
                 "Sweep.along has a point for each checkpoint and selects none; leave Sweep.grid, "
                 "select and task empty, or use --along, which does."
             )
+        if self.along and self.share_trunks:
+            raise ValueError("Sweep.along has its trunk already; set Sweep.share_trunks = False.")
         if not self.languages:
             raise ValueError("Sweep.languages is empty; ('mean',) selects on all languages.")
         if self.task and not self.select:

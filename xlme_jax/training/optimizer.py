@@ -31,6 +31,11 @@ class Linear:
         del self
         return optax.linear_schedule(peak, 0.0, train_steps - warmup)
 
+    def peak_updates(self, warmup: int, train_steps: int) -> int:
+        """Returns the number of updates after the warm-up whose learning rate is the peak."""
+        del self
+        return min(1, train_steps - warmup)
+
 
 @dataclasses.dataclass(frozen=True)
 class AdamW:

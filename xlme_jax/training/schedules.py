@@ -20,6 +20,10 @@ class Constant(Linear):
         del self, warmup, train_steps
         return optax.constant_schedule(peak)
 
+    def peak_updates(self, warmup: int, train_steps: int) -> int:
+        """See `Linear.peak_updates`."""
+        return train_steps - warmup
+
 
 @dataclasses.dataclass(frozen=True)
 class Cosine(Linear):
@@ -66,7 +70,7 @@ class WSD(Linear):
 
     def after_warmup(self, peak: float, warmup: int, train_steps: int) -> optax.Schedule:
         """See `Linear.after_warmup`."""
-        steps = self.decay_steps or max(1, round(self.decay_fraction * train_steps))
+        steps = self._falling(train_steps)
         stable = train_steps - warmup - steps
         if stable < 0:
             raise ValueError(
@@ -85,3 +89,11 @@ class WSD(Linear):
             return peak * factors[self.decay]
 
         return optax.join_schedules([optax.constant_schedule(peak), fall], [stable])
+
+    def peak_updates(self, warmup: int, train_steps: int) -> int:
+        """See `Linear.peak_updates`. The fall begins at the peak."""
+        return train_steps - warmup - self._falling(train_steps) + 1
+
+    def _falling(self, train_steps: int) -> int:
+        """Returns the steps in which the learning rate falls, in a run of `train_steps`."""
+        return self.decay_steps or max(1, round(self.decay_fraction * train_steps))

@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,16 +145,16 @@ def points(grid: Sequence[tuple[str, Sequence[Any]]]) -> list[Point]:
     by_name: dict[str, Point] = {}
     for values in itertools.product(*(values for _, values in grid)):
         pairs = zip(labels, values)
-        name = _file_name(",".join(f"{label}={value}" for label, value in pairs)) or "default"
-        if name in by_name:
-            name = f"{name[: _MAX_NAME - 5]}~{len(by_name)}"
+        name = file_name(",".join(f"{label}={value}" for label, value in pairs), by_name)
         by_name[name] = Point(name, dict(zip(names, map(str, values))))
     return list(by_name.values())
 
 
-def _file_name(text: str) -> str:
-    """Returns a file name that needs no quoting in shells, URLs and file systems."""
-    return re.sub(r"[^A-Za-z0-9_.,=+-]+", "_", text.replace("'", "").replace('"', ""))[:_MAX_NAME]
+def file_name(label: str, taken: Collection[str]) -> str:
+    """Returns a name, none of `taken`, that needs no quoting in shells, URLs and file systems."""
+    plain = label.replace("'", "").replace('"', "")
+    name = re.sub(r"[^A-Za-z0-9_.,=+-]+", "_", plain)[:_MAX_NAME] or "default"
+    return f"{name[: _MAX_NAME - 5]}~{len(taken)}" if name in taken else name
 
 
 def is_finished(folder: Path, train_steps: int | None) -> bool:
@@ -259,7 +259,27 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, output: Path) -> str:
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """FLOPs of the finished runs of a sweep: as trained, and as if each were trained alone."""
+
+    trained: float
+    alone: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.trained:.3g} FLOPs, {self.trained / self.alone:.0%} of the {self.alone:.3g} "
+            "of runs without trunks"
+        )
+
+
+def to_json(
+    results: Sequence[PointResult],
+    config: SweepConfig,
+    command: str,
+    output: Path,
+    cost: Cost | None = None,
+) -> str:
     """Returns the text of `sweep.json`.
 
     Args:
@@ -267,6 +287,7 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
       config: the sweep.
       command: the command line.
       output: folder of the sweep.
+      cost: FLOPs of a sweep with trunks, if they are known.
     """
     metrics = metrics_of(config)
     chosen = best(results, config.select, config.minimize)
@@ -281,6 +302,7 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
         # Name of the folder with the results of the selected runs.
         "best": BY_LANGUAGE if by_language else name,
         "along": config.along or None,
+        "flops": cost and dataclasses.asdict(cost),
         "best_by_language": None
         if by_language is None
         else {language: winner.point.name for language, winner in by_language.items()},
@@ -308,7 +330,7 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
 def to_markdown(
     results: Sequence[PointResult], config: SweepConfig, command: str, output: Path
 ) -> str:
-    """Returns the text of `sweep.md`; the arguments are those of `to_json`."""
+    """Returns the text of `sweep.md`; see `to_json` for the arguments."""
     metrics = metrics_of(config)
     chosen = best(results, config.select, config.minimize)
     lines = [f"# Sweep: {output.name}", "", "```", command, "```", ""]

@@ -29,8 +29,9 @@ from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
-from xlme_jax.studies.sweeps import by_language, checkpoint_grid, grids, scoring
+from xlme_jax.studies.sweeps import by_language, checkpoint_grid, grids, scoring, trunk_tree, trunks
 from xlme_jax.studies.sweeps.grids import Point, PointResult, SweepRun
+from xlme_jax.studies.sweeps.trunks import SEED, RunPart
 from xlme_jax.training import launchers, manifest
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
 
@@ -40,8 +41,6 @@ LOG_FILE = "train.log"
 EVALUATED = ".evaluated"
 _RUN_LOCK = ".sweep.lock"
 _POLL_SECONDS = 1.0
-# Placeholder for a run's seed in the bindings of a sweep: INIT_FROM='runs/xlm/seed_{seed}'.
-_SEED = "{seed}"
 
 
 class Interrupted(Exception):
@@ -151,6 +150,7 @@ class Sweep:
       train: the train command.
       evaluate: command to run afterwards; {model_dir} is replaced by the run's folder.
       shard: (i, n) to run only share i of n.
+      load: function from bindings to the configuration of a run with them, for trunks.
 
     Raises:
       ConfigError: a run cannot be started.
@@ -166,6 +166,7 @@ class Sweep:
         train: Sequence[str] = TRAIN,
         evaluate: str | None = None,
         shard: tuple[int, int] = (0, 1),
+        load: trunks.Load | None = None,
     ):
         self._config, self._output, self._command = config, output, command
         self._train, self._train_flags, self._evaluate = train, train_flags, evaluate
@@ -175,6 +176,11 @@ class Sweep:
             if config.along
             else grids.points(config.grid)
         )
+        branches = [RunPart(point) for point in self._points]
+        if config.share_trunks:
+            assert load is not None
+            branches = trunks.parts(self._points, load, str(output))
+        self._branches = {branch.point.name: branch for branch in branches}
         self._failed: set[Path] = set()
         self._finished: dict[Path, SweepRun] = {}
         # Seed by seed, so that an interrupted sweep covers every point.
@@ -182,7 +188,11 @@ class Sweep:
         shares = grids.shares(len(self._points), config.seeds, share_count)
         self._share = [run for run, share in zip(runs, shares) if share == share_index]
         # Checks all runs first, so that a wrong name is reported now and not after hours.
-        self._steps = {self._folder(*run): steps(self._bindings(*run)) for run in runs}
+        self._steps = {
+            self._folder(part.point, seed): steps(self._bindings(part.point, seed))
+            for point, seed in runs
+            for part in (*self._branches[point.name].trunk, self._branches[point.name])
+        }
 
     def run(self) -> int:
         """Runs the unfinished runs of the share, then the evaluations.
@@ -196,7 +206,7 @@ class Sweep:
                 self._record()
                 for number, (point, seed) in enumerate(self._share, start=1):
                     label = f"[{number}/{len(self._share)}] {point.name}, seed {seed}"
-                    self._run_one(processes, point, seed, label)
+                    self._run_point(processes, point, seed, label)
                 results = self._record()
                 self._run_evaluations(processes, results)
             except Interrupted:
@@ -205,24 +215,48 @@ class Sweep:
                 return EXIT_STOPPED
         if self._config.along:
             checkpoint_grid.draw(results, self._config, self._output)
+        if self._config.share_trunks:
+            metrics = grids.metrics_of(self._config)
+            trunk_tree.draw(list(self._branches.values()), metrics, self._output)
         for folder in sorted(self._failed):
             _log.error("Failed: %s; see %s", folder, folder / LOG_FILE)
         return 1 if self._failed else 0
 
     def commands(self) -> list[str]:
-        """Returns a shell command for each unfinished run of the share."""
+        """Returns a shell command for each unfinished run of the share.
+
+        Raises:
+          ConfigError: the runs go on from trunks, so that they cannot run in any order.
+        """
+        if self._config.share_trunks:
+            raise ConfigError(
+                "--print_commands prints runs for a scheduler to run in any order, and with "
+                "Sweep.share_trunks = True runs go on from others: start the sweep on each "
+                "machine with --shard=i/n instead."
+            )
         return [
             shlex.join(self._train_command(*run))
             for run in self._share
             if not self._is_finished(self._folder(*run))
         ]
 
+    def _run_point(self, processes: Processes, point: Point, seed: int, label: str) -> None:
+        """Runs a run and before it, where it is not finished, its trunk."""
+        branch = self._branches[point.name]
+        folder = self._folder(point, seed)
+        for part in () if self._is_finished(folder) else branch.trunk:
+            self._run_one(processes, part.point, seed, f"{part.point.name}, seed {seed}")
+            if self._folder(part.point, seed) in self._failed:
+                self._failed.add(folder)
+                return
+        self._run_one(processes, branch.point, seed, label)
+
     def _train_command(self, point: Point, seed: int) -> list[str]:
         """Returns the program and the arguments that train a run."""
         bindings = [f"--gin.{b.replace(' = ', '=', 1)}" for b in self._bindings(point, seed)]
         return [
             *self._train,
-            *(flag.replace(_SEED, str(seed)) for flag in self._train_flags),
+            *(flag.replace(SEED, str(seed)) for flag in self._train_flags),
             *bindings,
         ]
 
@@ -329,9 +363,19 @@ class Sweep:
                 )
                 for point in self._points
             ]
-            for name, make in ((SWEEP_FILE, grids.to_json), ("sweep.md", grids.to_markdown)):
-                text = make(results, self._config, self._command, self._output)
-                replace_file(self._output / name, text.encode())
+            finished = [
+                (self._branches[result.point.name], run.folder)
+                for result in results
+                for run in result.runs
+                if run.status == grids.FINISHED
+            ]
+            cost = trunk_tree.cost(finished) if self._config.share_trunks else None
+            text = grids.to_markdown(results, self._config, self._command, self._output)
+            if self._config.share_trunks:
+                text += trunk_tree.to_markdown(self._branches.values(), cost)
+            replace_file(self._output / "sweep.md", text.encode())
+            text = grids.to_json(results, self._config, self._command, self._output, cost)
+            replace_file(self._output / SWEEP_FILE, text.encode())
         return results
 
     def _is_finished(self, folder: Path) -> bool:
@@ -359,7 +403,7 @@ class Sweep:
             "SEED": str(seed),
             "MODEL_DIR": repr(str(self._folder(point, seed))),
         }
-        return [f"{name} = {value}" for name, value in values.items()]
+        return [f"{name} = {value.replace(SEED, str(seed))}" for name, value in values.items()]
 
 
 @contextlib.contextmanager
@@ -418,7 +462,7 @@ def checked_steps(
     def steps(of_run: Sequence[str]) -> int | None:
         """Checks the run with the bindings `of_run`; returns its steps."""
         seed = dict(binding.split(" = ", 1) for binding in of_run)["SEED"]
-        shared = [binding.replace(_SEED, seed) for binding in bindings]
+        shared = [binding.replace(SEED, seed) for binding in bindings]
         config = loading.load(files, [*shared, *of_run], "Train")
         scoring.check(evaluate or "", config)
         written = _text(as_path(config.model_dir) / "config.gin")
@@ -448,8 +492,8 @@ def _changes(earlier: str, now: str) -> str:
 def _of_run(config: str) -> list[str]:
     """Returns the blocks of a configuration that identify a run.
 
-    Excludes the grid, which may grow, and MODEL_DIR, which can be spelled in several ways.
+    Excludes the grid, which may grow, and folders, which can be spelled in several ways.
     """
-    without_folder = re.sub(r"^MODEL_DIR = (\\\n)?.*$", "", config, flags=re.MULTILINE)
-    blocks = without_folder.split("\n\n")
+    folders = r"^(MODEL_DIR|BRANCH_FROM) = (\\\n)?.*$"
+    blocks = re.sub(folders, "", config, flags=re.MULTILINE).split("\n\n")
     return [block for block in blocks if "# Parameters for Sweep:" not in block]
