@@ -38,6 +38,7 @@ def losses(model_dir):
 LOSSES = {
     **{"xlme": 5, "xylent": 5, "xlm": 3, "infoxlm": 4, "veco": 6, "translate": 2},
     "contrast": 3,
+    "modern_xlm": 3,
 }
 
 

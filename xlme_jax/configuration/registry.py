@@ -64,6 +64,7 @@ CONFIGURABLES: dict[str, str | type] = {
     "XLCo": "objectives.infoxlm:XLCoConfig",
     "Masking": "objectives.masked_lm:MaskingConfig",
     "Encoder": "model.encoder:EncoderConfig",
+    "ModernEncoder": "model.modern_encoder:ModernEncoderConfig",
     **measures.EVALUATORS,
     "Prepare": "preparation.prepare_config:PrepareConfig",
     "Sweep": "configuration.sweep_config:SweepConfig",

@@ -162,7 +162,16 @@ def exported_params(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]
 def _layout(
     encoder: EncoderConfig, vocab_size: int, head: Mapping[str, Any] | None
 ) -> WeightLayout:
-    """Returns the architecture of an encoder and a head, whose kind its weights' names tell."""
+    """Returns the architecture of an encoder and a head, whose kind its weights' names tell.
+
+    Raises:
+      ValueError: the encoder has another form than the papers'.
+    """
+    if type(encoder) is not EncoderConfig:
+        raise ValueError(
+            f"{type(encoder).__name__.removesuffix('Config')} has no Hugging Face form here yet; "
+            "use the run by xlme_jax.load, whose encode() gives the same vectors."
+        )
     kind: Head | None = None
     if head and "norm" in head:
         kind = "mlm"

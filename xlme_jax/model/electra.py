@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlme_jax.model.encoder import Encoder, EncoderConfig, weight_init
+from xlme_jax.model.encoder import EncoderConfig, weight_init
 from xlme_jax.model.heads import MLMHead, PositionTable, RTDHead, TokenTable, embed
 from xlme_jax.model.parameters import ZEROS, vocabulary_split
 from xlme_jax.ops.products import is_rounded
@@ -36,7 +36,7 @@ class MaskedLM(nn.Module):
         self.tokens = TokenTable(self.vocab_size, self.embedding_size, initializer)
         if config.absolute_positions:
             self.positions = PositionTable(config.max_length, self.embedding_size, initializer)
-        self.encoder = Encoder(config, self.dtype)
+        self.encoder = config.module(self.dtype)
         self.head = MLMHead(config, self.vocab_size, self.embedding_size, self.dtype)
 
     def tables(self) -> Tables:
@@ -140,7 +140,7 @@ class Discriminator(nn.Module):
             self.tokens = TokenTable(self.vocab_size, config.hidden_size, table_init)
         if config.absolute_positions and self.sharing != "tokens+positions":
             self.positions = PositionTable(config.max_length, config.hidden_size, initializer)
-        self.encoder = Encoder(config, self.dtype)
+        self.encoder = config.module(self.dtype)
         self.head = RTDHead(config, self.head_kind, self.dtype)
 
     def tables(self, shared: Shared) -> Tables:

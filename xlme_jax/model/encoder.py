@@ -1,7 +1,7 @@
 """The Transformer encoder of every model; VECO also runs it as a decoder."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -61,6 +61,8 @@ class EncoderConfig:
         the kernel is used for long rows where the device supports it.
     """
 
+    ffn_products: ClassVar[int] = 2  # Products with a matrix in a feed-forward layer.
+
     hidden_size: int = 768
     num_layers: int = 12
     num_heads: int = 12
@@ -81,27 +83,37 @@ class EncoderConfig:
     attention: Implementation = "auto"
 
     def __post_init__(self) -> None:
-        check_choices(self, "Encoder")
+        name = type(self).__name__.removesuffix("Config")
+        check_choices(self, name)
         sizes = ("hidden_size", "num_layers", "num_heads", "ffn_size", "max_length")
-        check_at_least(self, "Encoder", 1, *sizes)
+        check_at_least(self, name, 1, *sizes)
         if self.hidden_size % self.num_heads:
             raise ValueError(
-                f"Encoder.hidden_size = {self.hidden_size} is not divisible by "
-                f"Encoder.num_heads = {self.num_heads}; choose a multiple."
+                f"{name}.hidden_size = {self.hidden_size} is not divisible by "
+                f"{name}.num_heads = {self.num_heads}; choose a multiple."
             )
         if self.relative_buckets < 4 or self.relative_buckets % 4:
             raise ValueError(
-                f"Encoder.relative_buckets = {self.relative_buckets} must be a multiple of 4."
+                f"{name}.relative_buckets = {self.relative_buckets} must be a multiple of 4."
             )
         if self.relative_max_distance <= self.relative_buckets // 4:
             raise ValueError(
-                f"Encoder.relative_max_distance = {self.relative_max_distance} must exceed "
+                f"{name}.relative_max_distance = {self.relative_max_distance} must exceed "
                 f"relative_buckets / 4 = {self.relative_buckets // 4}, the exact distances."
             )
-        for name in ("layer_norm_eps", "init_std"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"Encoder.{name} = {getattr(self, name)} must be positive.")
-        check_below_one(self, "Encoder", "dropout", "attention_dropout")
+        for field in ("layer_norm_eps", "init_std"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{name}.{field} = {getattr(self, field)} must be positive.")
+        check_below_one(self, name, "dropout", "attention_dropout")
+
+    @property
+    def added_bias(self) -> Literal["gated", "plain", "none"]:
+        """What attention adds to its scores, `relative_bias` or another bias of distances."""
+        return self.relative_bias
+
+    def module(self, dtype: jnp.dtype) -> nn.Module:
+        """Returns the encoder, with the compute type `dtype`."""
+        return Encoder(self, dtype)
 
 
 def weight_init(config: EncoderConfig) -> Initializer:
@@ -335,12 +347,14 @@ class Projection(nn.Module):
       equation: einsum of rows (r) and kernel, as for `ops.products.product`.
       axes: logical axes of the kernel; the axes of the bias are the last of these.
       dtype: compute type.
+      use_bias: whether a bias is added.
     """
 
     config: EncoderConfig
     equation: str
     axes: tuple[str, ...]
     dtype: jnp.dtype
+    use_bias: bool = True
 
     @nn.compact
     def __call__(
@@ -351,17 +365,19 @@ class Projection(nn.Module):
         Args:
           x: [..., *inputs].
           kernel_shape: (*inputs, *bias_shape).
-          bias_shape: shape of the bias, and of the result's last axes.
+          bias_shape: shape of the result's last axes, and of the bias.
         """
         kernel = parameter(self, "kernel", weight_init(self.config), kernel_shape, self.axes)
-        bias_axes = self.axes[-len(bias_shape) :]
-        # Biases that are added to the residual stream are replicated.
-        bias_axes = tuple("norm" if axis == "embed" else axis for axis in bias_axes)
-        bias = parameter(self, "bias", ZEROS, bias_shape, bias_axes)
         inputs = kernel_shape[: len(kernel_shape) - len(bias_shape)]
         batch = x.shape[: x.ndim - len(inputs)]
         rows = x.reshape(-1, *inputs).astype(self.dtype)
-        y = product(self.equation, rows, kernel.astype(self.dtype)) + bias.astype(self.dtype)
+        y = product(self.equation, rows, kernel.astype(self.dtype))
+        if self.use_bias:
+            # Biases that are added to the residual stream are replicated.
+            axes = self.axes[-len(bias_shape) :]
+            bias_axes = tuple("norm" if axis == "embed" else axis for axis in axes)
+            bias = parameter(self, "bias", ZEROS, bias_shape, bias_axes)
+            y = y + bias.astype(self.dtype)
         return y.reshape(*batch, *bias_shape)
 
 
@@ -460,7 +476,7 @@ class Layer(nn.Module):
         return x, x if self.keep_output else None
 
 
-def _kept_when_recomputing(config: EncoderConfig) -> Any:
+def kept_when_recomputing(config: EncoderConfig) -> Any:
     """Returns the checkpoint policy of `config.remat`; None if only a layer's input is kept."""
     if config.remat is True:
         return None
@@ -643,7 +659,7 @@ class Encoder(nn.Module):
 
         body = run
         if config.remat:
-            policy = _kept_when_recomputing(config)
+            policy = kept_when_recomputing(config)
             body = jax.checkpoint(run, prevent_cse=False, policy=policy)
         x, _ = jax.lax.scan(body, x, jax.tree.map(lambda each: each[:-1], (weights, seeds)))
         last = jax.tree.map(lambda each: each[-1], (weights, seeds))
@@ -654,7 +670,7 @@ class Encoder(nn.Module):
         config = self.config
         if not config.remat:
             return Layer
-        policy = _kept_when_recomputing(config)
+        policy = kept_when_recomputing(config)
         return nn.remat(Layer, prevent_cse=not config.scan_layers, policy=policy)
 
     def _seeds(self, dropout_seeds: jax.Array | None) -> jax.Array | None:
