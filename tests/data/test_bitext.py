@@ -337,7 +337,9 @@ class TestTmx:
         with pytest.raises(DataError, match=r"e\.tmx: empty file"):
             collect(read_tmx, write(tmp_path / "e.tmx", ""), "en", "fr")
         odd = tmx(good, head='<?xml version="1.0" encoding="klingon"?>')
-        with pytest.raises(DataError, match=r"o\.tmx: unknown encoding 'klingon'"):
+        with pytest.raises(
+            DataError, match=r"o\.tmx: unknown encoding 'klingon'; .*ENCODING it is written in"
+        ):
             collect(read_tmx, write(tmp_path / "o.tmx", odd), "en", "fr")
 
     def test_memory_is_bounded(self, tmp_path):

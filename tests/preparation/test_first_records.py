@@ -1,6 +1,7 @@
 """The first records of a file show whether it is what it is taken for."""
 
 import logging
+import subprocess
 
 import pytest
 from public_layouts import DOCUMENTS, PAIRS, sentence
@@ -104,3 +105,11 @@ def test_a_sign_is_named_right():
     config = PrepareConfig("x", ("cc100",), options={"accept": ("jsn",)})
     with pytest.raises(ValueError, match=r"'jsn' is none of json, markup"):
         first_records.accepted(config)
+
+
+def test_the_remedy_for_text_decoded_twice_restores_it(tmp_path):
+    (tmp_path / "twice").write_text("Café déjà vu – 5 €\n".encode().decode("cp1252"), "utf-8")
+    remedy = first_records.SIGNS["mojibake"].remedy
+    command = remedy.split("`")[1].replace("FILE", "twice").replace("CONVERTED", "once")
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "once").read_text("utf-8") == "Café déjà vu – 5 €\n"

@@ -34,6 +34,7 @@ from xlme_jax.data.text.decompression import (
 )
 from xlme_jax.data.text.opening import read_any_text, utf16_of
 from xlme_jax.data.text.reading import ReadReport, byte_lines, decoded
+from xlme_jax.data.text.usual_encodings import conversion_advice
 from xlme_jax.storage.paths import is_bucket
 from xlme_jax.storage.sealed_json import parse
 
@@ -237,7 +238,10 @@ def lines(path: Path, problems: list[str]) -> Iterator[str]:
             else:
                 yield text
     if unreadable:
-        problems.append(f"{unreadable:,} lines are too long or not UTF-8; convert it with iconv")
+        advice = conversion_advice(str(path))
+        problems.append(
+            f"{unreadable:,} lines are too long or not UTF-8; if they are not, {advice}"
+        )
 
 
 def _of_content(content: str, suffix: str) -> Iterator[str]:

@@ -92,7 +92,8 @@ SIGNS = {
             "were decoded in a wrong encoding and encoded again",
             0.3,
             0.02,
-            "convert it from its true encoding with iconv",
+            "undo that by `iconv -f UTF-8 -t CP1252 FILE > CONVERTED` (where it fails, ISO-8859-1 "
+            "for CP1252), and read some lines of CONVERTED",
         ),
         Sign(
             "script",

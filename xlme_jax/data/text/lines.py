@@ -8,6 +8,7 @@ from collections import Counter
 from xlme_jax.data.text import sgm
 from xlme_jax.data.text.decompression import Allowance, decompressed_blocks, strip_compression
 from xlme_jax.data.text.opening import MARKS, text_blocks
+from xlme_jax.data.text.usual_encodings import conversion_advice
 from xlme_jax.storage.paths import as_path
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,9 @@ def split_lines(content: bytes, name: str) -> list[str]:
         try:
             lines.append(line.removeprefix(codecs.BOM_UTF8).decode())
         except UnicodeDecodeError as error:
-            raise ValueError(f"{name}, line {number} is not UTF-8: {error.reason}") from error
+            raise ValueError(
+                f"{name}, line {number} is not UTF-8: {error.reason}; {conversion_advice(name)}"
+            ) from error
     if repaired:
         summary = ", ".join(f"{repair}: {count:,}" for repair, count in repaired.items())
         _log.info("%s: %s", name, summary)

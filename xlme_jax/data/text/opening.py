@@ -87,7 +87,8 @@ def read_any_text(path: str | Path, max_bytes: int) -> str:
         text = str(_joined(read_blocks(path), str(path), max_bytes), encoding)
     except (LookupError, UnicodeError) as error:
         raise DataError(
-            f"{path}: not {encoding} ({error}); convert it to UTF-8 with iconv"
+            f"{path}: not {encoding} ({error}); write UTF-8 where the file says so, and if the "
+            f"text is not UTF-8, {conversion_advice(str(path))}"
         ) from error
     return b"".join(text_blocks([text.encode()], str(path))).decode()
 

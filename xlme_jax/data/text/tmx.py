@@ -20,6 +20,7 @@ from xlme_jax.data import languages
 from xlme_jax.data.text import pair_scores
 from xlme_jax.data.text.decompression import DataError, printable, read_blocks
 from xlme_jax.data.text.reading import MAX_LINE_BYTES, ReadReport, Rejected
+from xlme_jax.data.text.usual_encodings import conversion_advice
 
 # Elements of a segment with formatting codes of the original document instead of text.
 _CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
@@ -149,8 +150,8 @@ def _encoding(start: bytes, name: str) -> str:
         is_unfit = True
     if is_unfit:
         raise DataError(
-            f"{name}: unknown encoding {printable(encoding)!r}; convert the file to UTF-8 with "
-            "iconv"
+            f"{name}: unknown encoding {printable(encoding)!r}; write UTF-8 in its place, and if "
+            f"the text is not UTF-8, {conversion_advice(name)}"
         )
     return "utf-8-sig" if codec_name == "utf-8" else codec_name
 
