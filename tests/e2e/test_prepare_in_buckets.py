@@ -162,7 +162,7 @@ def test_workers_need_only_the_bucket(bucket, prepare, tmp_path, on_disk):
     check(bucket, "whole", on_disk)
     assert len(PreparedDataset.load(on_disk).task("cc100_sw").shards) == 3
     said = prepare("whole").finish()
-    assert "6 tasks, 6 of them finished before" in said
+    assert "6 parts, 6 of them finished before" in said
 
 
 def test_bundles_that_are_run_again_leave_nothing(bucket, prepare, on_disk):

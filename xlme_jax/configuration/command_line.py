@@ -46,6 +46,7 @@ def run_app(
         define_flags()
 
     def guarded(argv: Sequence[str]) -> int | None:
+        absl_logging.get_absl_handler().setFormatter(_TimeAndText())
         if not flags.FLAGS["verbosity"].present:
             _silence_libraries()
         for package in ("xlme_jax", "tasks"):
@@ -91,6 +92,13 @@ def _import(module: str) -> None:
         raise ValueError(
             f"--trusted_modules={module}: {error}. Install it, or set PYTHONPATH to its folder."
         ) from error
+
+
+class _TimeAndText(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Returns the time, the level if it is not "info", and the text."""
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.capitalize()}: "
+        return f"{self.formatTime(record, '%m-%d %H:%M:%S')} {level}{record.message}"
 
 
 def _silence_libraries() -> None:

@@ -105,8 +105,9 @@ def prepare(
         rows = _finished(output, jobs)
         pending = [job for job in jobs if job not in rows]
         _log.info(
-            f"{output}: {len(jobs)} tasks, {len(rows)} of them finished before, "
-            f"{vocabulary.size:,} ids"
+            f"{output}: {len(jobs)} parts, {len(rows)} of them finished before, "
+            f"{vocabulary.size:,} ids. A part is a language or a pair of languages of one source, "
+            "or its held-out text."
         )
         _retire_earlier(output, jobs, pending, _changed_settings(config))
         rows |= _run(config, load_seqio, str(model), pending)
@@ -444,7 +445,12 @@ def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
         rows = [row for row in table if row.kind == kind]
         if rows:
             examples, tokens = sum(r.examples for r in rows), sum(r.tokens for r in rows)
-            _log.info(f"{kind}: {len(rows)} tasks, {examples:,} texts, {tokens:,} tokens")
+            held_out = sum(r.examples for r in rows if r.split != "train")
+            what = "languages" if prepared_format.KINDS[kind] == 1 else "pairs of languages"
+            _log.info(
+                f"{kind}: {what}: {len({r.tags for r in rows})}, texts: {examples:,}, of which "
+                f"{held_out:,} held out, tokens: {tokens:,}"
+            )
     for row in table:
         if row.skipped:
             why = ", ".join(f"{n:,} {reason}" for reason, n in Counter(row.skipped).most_common())
