@@ -256,7 +256,7 @@ def test_arrays_that_change_in_restore_are_detected(damaged, monkeypatch, caplog
     monkeypatch.setattr(manager, "restore", wrong)
     state, _ = restored(folder)
     assert int(state.step) == 90
-    assert "params.layer.bias is not what was saved (digests differ)" in caplog.text
+    assert "params.layer.bias is not what was saved (checksums differ)" in caplog.text
 
 
 def test_a_checkpoint_that_was_not_sealed_is_good(damaged):

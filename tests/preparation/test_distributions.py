@@ -398,7 +398,8 @@ def test_every_distribution_has_an_example_on_its_page():
 
 def test_examples_are_listed_without_a_folder(monkeypatch):
     monkeypatch.delenv("TEXT_DIR", raising=False)
-    lines = folder_source.explain(PrepareConfig("out", ("text",)))
+    head, *lines = folder_source.explain(PrepareConfig("out", ("text",)))
+    assert head.startswith("Known distributions")
     assert [line.partition(":")[0] for line in lines] == [example for _, example in EXAMPLES]
 
 

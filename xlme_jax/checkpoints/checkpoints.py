@@ -142,7 +142,7 @@ class Checkpoints:
             if record["dataset"] != dataset_digest:
                 raise ValueError(
                     f"The checkpoint of step {step} in {self._folder} belongs to other data "
-                    f"(digest {record['dataset'][:12]}, DATA_DIR has {dataset_digest[:12]}). Set "
+                    f"(checksum {record['dataset'][:12]}, DATA_DIR has {dataset_digest[:12]}). Set "
                     "DATA_DIR to the data that the run began with, or begin a new MODEL_DIR with "
                     "INIT_FROM."
                 )

@@ -302,7 +302,7 @@ def compare_digests(tree: Any, expected: Mapping[str, str]) -> None:
     """
     for name, digest in digests.tree_digests(tree).items():
         if expected.get(name) != digest:
-            raise Damaged(f"{name} is not what was saved (digests differ)")
+            raise Damaged(f"{name} is not what was saved (checksums differ)")
 
 
 def read_arrays(checkpoint: Path, abstract: Any, expected: Mapping[str, str]) -> Any:

@@ -169,22 +169,20 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
     ]
     if jax.process_index() == 0:
         for stream_pass in passes:
-            _log_pass(stream_pass, len(tasks[stream_pass.stream.name]))
+            _log_pass(stream_pass)
         if missing:
             _log.info("Held out: without a validation split, left out: %s (%s).", missing, remedy)
     return passes
 
 
-def _log_pass(stream_pass: OnePass, tasks: int) -> None:
-    """Logs the numbers of rows, of tasks, and of items without a row in a pass."""
+def _log_pass(stream_pass: OnePass) -> None:
+    """Logs the numbers of rows, and of items without a row, in a pass."""
+    is_text = isinstance(stream_pass.stream, TextStream)
     _log.info(
-        "Held out, stream %r: %d rows with %d %s of %d tasks; %d too long, %d beyond "
-        "HeldOut.max_rows.",
+        "Held-out text to measure %s on: %d rows%s; %d too long, %d beyond HeldOut.max_rows.",
         stream_pass.stream.name,
         stream_pass.rows,
-        stream_pass.examples,
-        "rows of text" if isinstance(stream_pass.stream, TextStream) else "pairs",
-        tasks,
+        "" if is_text else f" with {stream_pass.examples} pairs",
         stream_pass.too_long,
         stream_pass.beyond,
     )

@@ -141,7 +141,7 @@ def _summary(tasks: Sequence[TaskInfo]) -> str:
             counts.append(f"{examples:,} {unit} ({tokens:,} tokens)")
     return (
         f"Token shards for xlme_jax: {', '.join(counts)}. `{DATASET_FILE}` has all counts and the "
-        "digests of all files."
+        "SHA-256 of all files."
     )
 
 
@@ -262,8 +262,8 @@ def _made(dataset: PreparedDataset, content: Mapping[str, Any]) -> str:
     vocabulary = content["vocabulary"]
     return (
         f"## How it was made\n\n{command}"
-        f"- Digest of the data set: `{dataset.digest}`\n"
+        f"- Checksum of the data set: `{dataset.digest}`\n"
         f"- Vocabulary: {vocabulary['size']:,} ids, SHA-256 `{vocabulary['sha256']}`\n"
         "- `python -m xlme_jax.prepare --verify --output=FOLDER` compares all files with their "
-        "digests."
+        "SHA-256."
     )

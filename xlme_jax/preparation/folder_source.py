@@ -195,7 +195,8 @@ def explain(config: PrepareConfig) -> list[str]:
     """
     parts = _parts(config)
     if not _folder_names(config):
-        return [_explanation(file, parts) for file in distributions.examples()]
+        head = "Known distributions, by an example file of each (--dir=FOLDER explains your files):"
+        return [head, *(_explanation(file, parts) for file in distributions.examples())]
     lines = []
     for folder in _folders(config):
         survey = distributions.survey(folder)

@@ -446,9 +446,9 @@ def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
         if rows:
             examples, tokens = sum(r.examples for r in rows), sum(r.tokens for r in rows)
             held_out = sum(r.examples for r in rows if r.split != "train")
-            what = "languages" if prepared_format.KINDS[kind] == 1 else "pairs of languages"
+            noun = "languages" if prepared_format.KINDS[kind] == 1 else "pairs of languages"
             _log.info(
-                f"{kind}: {what}: {len({r.tags for r in rows})}, texts: {examples:,}, of which "
+                f"{kind}: {noun}: {len({r.tags for r in rows})}, texts: {examples:,}, of which "
                 f"{held_out:,} held out, tokens: {tokens:,}"
             )
     for row in table:

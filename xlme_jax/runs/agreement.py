@@ -56,7 +56,7 @@ def check_data(dataset: PreparedDataset) -> None:
     Raises:
       ValueError: in all processes, if two differ.
     """
-    peers.check_same("data", {"digest of the data in DATA_DIR": dataset.digest})
+    peers.check_same("data", {"checksum of the data in DATA_DIR": dataset.digest})
 
 
 def _facts(

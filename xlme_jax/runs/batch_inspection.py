@@ -123,7 +123,7 @@ def inspect_batch(
         batches.close()
     facts |= {
         "seed": str(parts.settings.seed),
-        "data": f"{parts.dataset.directory} (digest {parts.dataset.digest[:12]})",
+        "data": f"{parts.dataset.directory} (checksum {parts.dataset.digest[:12]})",
     }
     facts |= {"checkpoint": str(folder)} if folder else {}
     return InspectedBatch(step, facts, rows, metrics)

@@ -85,9 +85,10 @@ def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
     """
     return_code = 0
     if jax.process_index() == 0 and not is_prepared(config):
-        # In a separate process, because training never imports TensorFlow.
+        # In a separate process, because training never imports TensorFlow. Its output is only the
+        # next command, which is the running one.
         _log.info("Preparing %s:\n  %s", config.output, shlex.join(command))
-        return_code = subprocess.run(list(command)).returncode
+        return_code = subprocess.run(list(command), stdout=subprocess.DEVNULL).returncode
     if jax.process_count() > 1:
         from xlme_jax.training import peers
 

@@ -16,6 +16,7 @@ PROBE = {"probe/retrieval_accuracy": 0.5, "probe/retrieval_chance": 0.1}
         ("loss", "loss"),
         ("probe/retrieval_accuracy", "held-out retrieval, accuracy@1"),
         ("bitext/rtd_f1", "bitext: detection F1"),
+        ("bitext/sampled_diversity", "bitext: different samples over different originals"),
         ("held_out/fr/mlm_loss", "held_out/fr: masked LM loss"),
         ("probe/raw/layer_0", ""),
         ("rtd_f1", ""),

@@ -14,9 +14,16 @@ _WHOLE = {
 # Of metrics STREAM/NAME.
 _OF_STREAM = {
     "mlm_loss": "masked LM loss",
+    "mlm_accuracy": "masked LM accuracy",
+    "sampled_accuracy": "samples that are the original token",
+    "sampled_diversity": "different samples over different originals",
+    "replace_rate": "tokens replaced",
     "tlm_loss": "translation LM loss",
     "rtd_loss": "detection loss",
     "rtd_f1": "detection F1",
+    "rtd_auc": "detection AUC",
+    "rtd_precision": "detection precision",
+    "rtd_recall": "detection recall",
 }
 
 

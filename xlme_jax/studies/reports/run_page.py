@@ -31,7 +31,7 @@ from xlme_jax.studies.reports.curves import (
 )
 from xlme_jax.studies.reports.explore import Explorable, explorable
 from xlme_jax.studies.reports.html_page import escaped
-from xlme_jax.studies.reports.metric_names import RETRIEVAL
+from xlme_jax.studies.reports.metric_names import RETRIEVAL, in_words
 from xlme_jax.studies.reports.visible_text import visible_lines
 from xlme_jax.training import manifest
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics, read_samples
@@ -284,12 +284,12 @@ def _loss(loss: float | None) -> str:
 
 
 def _metrics_table(curves: Curves) -> str:
-    """Returns a table of each metric's first value, mean of its last tenth, and last value."""
+    """Returns a table of each metric's first value, mean of its last tenth, last, and name."""
     rows = [
-        (name, _number(curve[0][1]), _number(final_value(curve)), _number(curve[-1][1]))
+        (name, *map(_number, (curve[0][1], final_value(curve), curve[-1][1])), in_words(name))
         for name, curve in sorted(curves.items())
     ]
-    return html_page.table(("metric", "first", "last tenth", "last"), rows)
+    return html_page.table(("metric", "first", "last tenth", "last", "in words"), rows)
 
 
 def _manifest(model_dir: Path) -> str:
