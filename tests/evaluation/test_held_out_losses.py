@@ -18,6 +18,7 @@ from xlme_jax.data.batches.streams import held_out_tasks
 from xlme_jax.data.prepared.writer import MonolingualWriter, write_dataset
 from xlme_jax.evaluation.context import Context
 from xlme_jax.evaluation.held_out_losses import HeldOut
+from xlme_jax.evaluation.measure import Request
 from xlme_jax.evaluation.outcome import subject_of
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.training import mesh as meshes
@@ -235,6 +236,13 @@ def test_fine_tuning_has_no_such_losses(data, mesh):
     )
     with pytest.raises(ValueError, match=r"FineTune has none: leave @HeldOut\(\) out"):
         HeldOut().evaluator(tuned)
+
+
+def test_the_tasks_of_evaluate_are_not_those_of_prepared_data():
+    of_run = HeldOut(max_rows=7, tasks=("cc100_*",))
+    request = Request(tasks=("held_out_retrieval", "held_out"))
+    assert HeldOut.requested("held_out", request, ()) == HeldOut()
+    assert HeldOut.requested("held_out", request, (of_run,)) == of_run
 
 
 @pytest.mark.parametrize("rows", [0, -1])

@@ -222,7 +222,8 @@ class Measure(abc.ABC):
 
         By default, they are the settings of the run's own evaluator of this class, of the first of
         several with a warning, or else the defaults. What `request` gives replaces fields of the
-        same names, and `folder` becomes the task's folder in `request.data`.
+        same names but `tasks`, which chose the class; `folder` becomes the task's folder in
+        `request.data`.
 
         Args:
           task: one of `task_names()`.
@@ -232,7 +233,7 @@ class Measure(abc.ABC):
         Raises:
           ValueError: the task has no folder in `request.data`, or the folder lacks the languages.
         """
-        fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        fields = {field.name for field in dataclasses.fields(cls)} - {"tasks"}  # type: ignore[arg-type]
         matching: list[Any] = [measure for measure in configured if type(measure) is cls]
         if len(matching) > 1:
             _log.warning(
