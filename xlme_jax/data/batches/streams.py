@@ -364,6 +364,13 @@ class LabelledStream(Stream):
 
 # {kind of an objective's input: the class of its stream}
 STREAMS = {"monolingual": TextStream, "bitext": PairStream, "labelled": LabelledStream}
+_REMEDIES = {
+    "monolingual": "prepare running text and pairs by one command (--tasks=cc100,bitext); pairs "
+    "alone train a sentence encoder (gin_configs/finetune/contrast.gin)",
+    "bitext": "prepare pairs too, or do without: translation_pairs = False of XLM, XLME or InfoXLM",
+    "triplet": "mine some (python -m xlme_jax.mine)",
+    "labelled": "prepare some",
+}
 
 
 def stream_tasks(
@@ -380,11 +387,9 @@ def stream_tasks(
     matching = [task for task in dataset.tasks if (task.kind, task.split) == (stream.kind, split)]
     if not matching:
         have = sorted({f"{task.kind}/{task.split}" for task in dataset.tasks})
-        verb = "mine (python -m xlme_jax.mine)" if stream.kind == "triplet" else "prepare"
         raise PreparedDataError(
             f"{where}: {dataset.directory} has no {stream.kind} task in split {split!r} (it has "
-            f"{', '.join(have) or 'no tasks'}); {verb} some, or remove "
-            "the stream (of pairs: translation_pairs = False of XLM, XLME or InfoXLM)"
+            f"{', '.join(have) or 'no tasks'}); {_REMEDIES[stream.kind]}"
         )
     for pattern in stream.tasks:
         if not any(fnmatch.fnmatchcase(task.name, pattern) for task in matching):
