@@ -13,9 +13,7 @@ import logging
 
 from absl import flags
 
-from xlme_jax.checkpoints.saved import checkpoint_of
 from xlme_jax.configuration import command_line
-from xlme_jax.runs import averaging
 from xlme_jax.storage.paths import as_path
 
 _log = logging.getLogger("xlme_jax.average")
@@ -37,6 +35,9 @@ _VOCABULARY = flags.DEFINE_string(
 
 def main() -> None:
     """Writes the average of the checkpoints that --checkpoint names to --output."""
+    from xlme_jax.checkpoints.saved import checkpoint_of
+    from xlme_jax.runs import averaging
+
     runs = [as_path(name) for name in _CHECKPOINT.value]
     if len(runs) > 1:
         checkpoints = [checkpoint_of(run) for run in runs]

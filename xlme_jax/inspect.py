@@ -14,7 +14,6 @@ from xlme_jax import api
 from xlme_jax.configuration import command_line
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
-from xlme_jax.studies.reports import batch_text
 
 _log = logging.getLogger("xlme_jax.inspect")
 _STEP = flags.DEFINE_integer(
@@ -31,6 +30,8 @@ _OUTPUT = flags.DEFINE_string("output", None, "HTML file to write as well.")
 
 def main() -> None:
     """Prints the batch of --step, and writes it as a page to --output."""
+    from xlme_jax.studies.reports import batch_text
+
     config = api.load_config(flags.FLAGS.gin_file, flags.FLAGS.gin_bindings)
     batch = api.inspect_batch(config, step=_STEP.value, checkpoint=_CHECKPOINT.value)
     print(batch.text(_ROWS.value or None, batch_text.has_colors()), end="")

@@ -15,11 +15,7 @@ from pathlib import Path
 from absl import flags
 
 from xlme_jax.configuration import command_line, values
-from xlme_jax.data.batches import pair_sampling
-from xlme_jax.data.batches.streams import PairStream, stream_tasks
 from xlme_jax.data.languages import tag_or_code
-from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.studies.reports import pair_densities
 
 _log = logging.getLogger("xlme_jax.sampling")
 _DATA = flags.DEFINE_string("data", None, "Folder of a prepared data set with bitext.")
@@ -31,6 +27,11 @@ _OUTPUT = flags.DEFINE_string("output", None, "PNG to write.")
 
 def main() -> int:
     """Prints a table of the samplers and draws them to --output; returns the exit code."""
+    from xlme_jax.data.batches import pair_sampling
+    from xlme_jax.data.batches.streams import PairStream, stream_tasks
+    from xlme_jax.data.prepared import PreparedDataset
+    from xlme_jax.studies.reports import pair_densities
+
     if not _DATA.value or not _OUTPUT.value:
         raise values.ConfigError("--data=FOLDER and --output=FILE.png are needed.")
     stream = PairStream(

@@ -10,7 +10,6 @@ than a minute on a CPU, where the kernels run interpreted on a few tokens.
 from absl import flags
 
 from xlme_jax.configuration import command_line
-from xlme_jax.runs import self_check
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
@@ -19,6 +18,8 @@ _OUTPUT = flags.DEFINE_string("output", None, "Also write the page to this file.
 
 def main() -> int:
     """Checks, prints the page, and returns the exit code."""
+    from xlme_jax.runs import self_check
+
     page = self_check.check()
     print(page.text, end="")
     if _OUTPUT.value:
