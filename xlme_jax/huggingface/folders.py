@@ -14,7 +14,7 @@ def free_place(output: Path) -> Path:
     """Returns `output` as an absolute path; ValueError unless it is missing or an empty folder."""
     folder = output.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"--output={output} already exists; choose another folder.")
+        raise ValueError(f"--output={output} already exists; remove it, or choose another.")
     return folder
 
 

@@ -538,6 +538,12 @@ def check_source(
             continue
         remedy = f"read it with --tasks=text --dir={folder}"
         why = f"which --tasks={reader} reads wrongly"
+        if reader == "bitext" and row.name == "cc100":
+            why = "as a line is empty in all files, which no unit of a multi-way folder is"
+            remedy += (
+                ". If line n of all files is the same unit, write an id for each unit, a line "
+            )
+            remedy += "each, to ids.txt beside them (seq 1 NUMBER_OF_LINES > ids.txt)"
         if row.is_evaluation or file.part in (DEV, TEST):
             why = f"text to evaluate with ({file.part}), which is no training text"
             remedy += f", and with --include_parts={file.part} to train on it all the same"

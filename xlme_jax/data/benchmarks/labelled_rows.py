@@ -96,7 +96,7 @@ def folder_of(eval_dir: str | os.PathLike[str], name: str) -> Path:
             return path
     raise DataError(
         f"{eval_dir} has no folder for {name}: put its files into {' or '.join(names)} there, or "
-        f"correct --eval_dir (or EVAL_DIR)"
+        "correct the folder (--data of evaluate, --eval_dir of prepare, EVAL_DIR of train)"
     )
 
 
