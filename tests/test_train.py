@@ -2,6 +2,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 
 import jax.numpy as jnp
@@ -264,6 +265,22 @@ def main(monkeypatch, capsys, body):
     with pytest.raises(SystemExit) as status:
         command_line.run_app(body)
     return status.value.code, capsys.readouterr().err
+
+
+_LOGS = """
+import logging
+from xlme_jax.configuration import command_line
+def main():
+    logging.getLogger("xlme_jax.x").info("%d files", 2)
+    logging.getLogger("xlme_jax.x").warning("late")
+command_line.run_app(main)
+"""
+
+
+def test_log_lines_are_time_and_text_and_the_level_of_warnings():
+    process = subprocess.run([sys.executable, "-c", _LOGS], capture_output=True, text=True)
+    time = r"\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.fullmatch(rf"{time} 2 files\n{time} Warning: late\n", process.stderr)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch, capsys):
