@@ -147,7 +147,7 @@ def test_nothing_is_measured_on_a_cpu(tmp_path, tiny_data, monkeypatch):
     monkeypatch.setattr(attention_measurement, "measure", None)
     found = decide(tmp_path, tiny_data)
     assert found.choices == {"generator": "xla", "discriminator": "xla"} and found.content is None
-    assert "generator.attention = 'xla': the only one for cpu" in found.text
+    assert "generator.attention = 'xla': the only implementation for cpu" in found.text
 
 
 def test_measuring_compares_with_and_without_dropout(monkeypatch):

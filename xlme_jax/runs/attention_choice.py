@@ -116,7 +116,7 @@ def _decide(
     for path in heads.keys() - choices.keys():
         if len(names[path]) == 1:
             choices[path] = names[path][0]
-            reasons[path] = f"the only one for {device.device_kind}"
+            reasons[path] = f"the only implementation for {device.device_kind}"
     _warn_of_missing(names, recorded, device)
     text, content = "", None
     if undecided := {path: shape for path, shape in heads.items() if path not in choices}:
