@@ -1,6 +1,7 @@
 """Runs in phases: each phase has its own masks and data, and kills change nothing."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -148,16 +149,15 @@ def test_eight_devices_of_two_processes_agree(tmp_path, tiny_data, whole):
 
 def test_a_damaged_checkpoint_leads_back_to_an_earlier_phase(tmp_path, tiny_data, whole):
     """The phase of the newest readable checkpoint goes on."""
-    bindings = {**PHASES, "TRAIN_STEPS": 12}
-    run(tmp_path, tiny_data, **bindings)
+    model_dir = shutil.copytree(whole[0], tmp_path / "run")
     for step in (12, 9, 8, 5):
-        for file in (tmp_path / FOLDER / str(step) / "state").rglob("d/*"):
+        for file in (model_dir / FOLDER / str(step) / "state").rglob("d/*"):
             file.write_bytes(b"damaged")
-    assert_same_bits(run(tmp_path, tiny_data, **bindings), whole[1])
+    assert_same_bits(run(model_dir, tiny_data, **PHASES), whole[1])
 
 
 def test_inspect_shows_the_batch_of_any_step(tiny_data, whole):
-    for step in (3, 5, 6, 9, 10, 12):
+    for step in (5, 6, 9, 10):  # The last of a phase and the first of the next.
         config = runs.load(whole[0], tiny_data, **PHASES)
         inspected = batch_inspection.inspect_batch(config, step)
         runs.assert_same_batch(inspected, whole[2][step - 1])

@@ -1,5 +1,6 @@
 """Trains in this process and compares checkpoints bitwise."""
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from unittest import mock
@@ -54,8 +55,7 @@ def run(model_dir, data_dir, resume_with_changes=False, **bindings):
     config = load(model_dir, data_dir, **bindings)
     with (
         mock.patch.object(run_page, "write_report"),  # Seconds of drawing, and tested elsewhere.
-        mock.patch.object(loop, "compile_step", _compiled_once(config)),
-        mock.patch.object(sharded_state, "_init", _init_once(config)),
+        programs_once(config),
     ):
         text = loading.operative_config()
         return jax.device_get(assembly.train(config, text, resume_with_changes=resume_with_changes))
@@ -74,46 +74,43 @@ def run_and_read(model_dir, data_dir, **bindings):
     return state, read[-int(state.step) :]
 
 
-def _compiled_once(config):
-    """Returns `compile_step`, which traces the step of runs that differ in no part of it once."""
-    key, compile_step = _parts(config), loop.compile_step
+@contextlib.contextmanager
+def programs_once(config):
+    """Returns a context in which runs that differ in no part of a program trace it once."""
+    parts, compile_step, init = _parts(config), loop.compile_step, sharded_state._init
 
-    def compiled(*arguments):
-        if config.phases:  # Each has a step of its own.
-            return compile_step(*arguments)
-        if key not in _steps:
-            _steps[key] = compile_step(*arguments)
-        return _steps[key]
+    def key(objective, *more):
+        # Each phase has an objective, weights and tasks of its own.
+        return parts, repr(objective.config) if config.phases else "", *map(repr, more)
 
-    return compiled
+    def step_once(objective, optimizer, abstract, settings, weights, counts):
+        name = key(objective, weights, counts)
+        if name not in _steps:
+            _steps[name] = compile_step(objective, optimizer, abstract, settings, weights, counts)
+        return _steps[name]
 
+    def init_once(objective, optimizer, seed):
+        name = key(objective, seed, type(objective), optimizer.init.__qualname__)
+        return _inits.setdefault(name, init(objective, optimizer, seed))
 
-_steps = {}
-
-
-def _init_once(config):
-    """Returns `_init`, by which initial states of such runs are traced and compiled once."""
-    parts, init = _parts(config), sharded_state._init
-
-    def found(objective, optimizer, seed):
-        if config.phases:
-            return init(objective, optimizer, seed)
-        kinds = type(objective), optimizer.init.__qualname__
-        return _inits.setdefault((parts, seed, kinds), init(objective, optimizer, seed))
-
-    return found
+    with (
+        mock.patch.object(loop, "compile_step", step_once),
+        mock.patch.object(sharded_state, "_init", init_once),
+    ):
+        yield
 
 
-_inits = {}
+_steps, _inits = {}, {}
 
 
 def _parts(config):
     """Returns a text of all in which the programs of two runs may differ."""
     settings = config.loop
-    parts = LoopConfig(
+    loop_parts = LoopConfig(
         settings.train_steps, seed=settings.seed, micro_batches=settings.micro_batches
     )
-    return repr(dataclasses.replace(config, model_dir="", loop=parts, evaluators=()))
+    same = {"model_dir": "", "evaluators": (), "verify_data": True}
+    return repr(dataclasses.replace(config, loop=loop_parts, **same))
 
 
 def saved(model_dir, step, state):
