@@ -26,7 +26,10 @@ _SET_CHILD_SUBREAPER = 36
 # Variables that no library reads when it is imported, and PYTHONPATH, which a copy reads again.
 _READ_LATER = (
     *("XLA_FLAGS", "PJRT_NPROC", "HOME", "XDG_CACHE_HOME", "PYTEST_CURRENT_TEST", "PYTHONPATH"),
+    *("JAX_COORDINATOR_PORT", "JAX_LOCAL_DEVICE_IDS", "CUDA_VISIBLE_DEVICES"),
 )
+# Of launchers, whose variables JAX reads when processes join.
+_PREFIXES_READ_LATER = ("SLURM_", "OMPI_", "PMI")
 
 
 class Server:
@@ -52,7 +55,11 @@ class Server:
 
 
 def _read_early(variables):
-    return {name: value for name, value in variables.items() if name not in _READ_LATER}
+    return {
+        name: value
+        for name, value in variables.items()
+        if name not in _READ_LATER and not name.startswith(_PREFIXES_READ_LATER)
+    }
 
 
 class Popen(subprocess.Popen):

@@ -40,12 +40,10 @@ ONE_OF_MPI = {
 def start(environ, address, processes=None, index=None):
     """Starts a process that joins and prints the GPUs that JAX is to use."""
     inherited = {k: v for k, v in tiny.environment().items() if not LAUNCHERS.search(k)}
-    return subprocess.Popen(
-        [sys.executable, "-c", PRINT_GPUS, *map(str, (address, processes, index))],
+    return tiny.start(
+        ["-c", PRINT_GPUS, *map(str, (address, processes, index))],
+        modules=("xlme_jax.training.peers",),
         env=inherited | environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
     )
 
 
