@@ -11,6 +11,7 @@ from xlme_jax.checkpoints.saved import FOLDER, saved_steps
 
 TRUNK = {
     "objective": "xlm",
+    "XLM__translation_pairs": False,  # Half to trace.
     "TRAIN_STEPS": 12,
     "CHECKPOINT_EVERY": 4,
     "Loop__keep_checkpoints": 9,
