@@ -109,7 +109,11 @@ def _parts(config):
     """Returns a text of all in which the programs of two runs may differ."""
     settings = config.loop
     loop_parts = LoopConfig(
-        settings.train_steps, seed=settings.seed, micro_batches=settings.micro_batches
+        settings.train_steps,
+        seed=settings.seed,
+        micro_batches=settings.micro_batches,
+        init_from=settings.init_from and Path(settings.init_from).name,  # It may lack an MLM head.
+        head_steps=settings.head_steps,
     )
     same = {"model_dir": "", "evaluators": (), "verify_data": True}
     return repr(dataclasses.replace(config, loop=loop_parts, **same))

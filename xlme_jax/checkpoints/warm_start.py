@@ -15,7 +15,6 @@ from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.checkpoints.layer_forms import converted, in_form_of, leaf_names
 from xlme_jax.checkpoints.saved import (
-    UNTRAINED_HEAD,
     check_files,
     checkpoint_of,
     compare_shapes,
@@ -23,7 +22,6 @@ from xlme_jax.checkpoints.saved import (
     named_source,
     read_arrays,
     read_fields,
-    read_record,
     state_metadata,
     tree_shapes,
 )
@@ -86,22 +84,6 @@ def check_warm_start(
       the form of the checkpoint (`layer_forms`).
     """
     return _plan(run, abstract_params, vocabulary, may_lack, counterparts, growth).loaded
-
-
-def warn_of_untrained_head(run: Path) -> None:
-    """Logs a warning if the weights of a run were imported without an MLM head.
-
-    Args:
-      run: the run that a system with an MLM head starts from.
-    """
-    if UNTRAINED_HEAD in read_record(run).manifest:
-        _log.warning(
-            "INIT_FROM = %r was imported from a folder without an MLM head. The head starts at "
-            "random: until it has learned, its gradients are noise, which can undo in a few steps "
-            "what the encoder knows. Begin with a small learning rate and a long warm-up, and "
-            "compare retrieval with that of step 0; objectives without MLM need no head.",
-            str(run),
-        )
 
 
 def warm_start(

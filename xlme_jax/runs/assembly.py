@@ -136,6 +136,14 @@ def assemble(
     model_dir = as_path(config.model_dir)
     schedule = config.optimizer.learning_rates(settings.train_steps)
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
+    head_steps = 0
+    if settings.init_from or settings.branch_from or settings.head_steps:
+        from xlme_jax.training.head_first import head_first, steps_of_head
+
+        if head_steps := steps_of_head(objective, settings, model_dir):
+            optimizer, schedule = head_first(
+                objective, config.optimizer, settings.train_steps, head_steps
+            )
     share = meshes.batch_share(mesh)
     measured: tuple[parts.Parts, Any] = built, attention.objective
     if phase is None:
@@ -156,6 +164,8 @@ def assemble(
     start = _manifest_entry(command, settings, dataset, changes)
     if phase is not None:
         start["phase"] = phase.name
+    if head_steps:
+        start["head_steps"] = head_steps
     run_manifest = manifest.with_start(model_dir, start)
     facts = {**run_manifest, "config": manifest.bindings(config_text)}
     texts = {

@@ -27,6 +27,8 @@ class LoopConfig:
       init_optimizer: take the moments and their count of updates from `init_from` too
         (`checkpoints.warm_optimizer`); False starts with a fresh optimizer. The schedule of the
         learning rate starts at step 0 either way.
+      head_steps: number of first steps that train a new MLM head alone (`training.head_first`);
+        None is a third of all, at most 1,000, for a head that an import made; 0 trains all at once.
       branch_from: MODEL_DIR or checkpoint of the same system and data that the run goes on from, if
         it is new: with its weights, optimizer, step and position in the data (`runs.branching`).
       max_skipped: number of consecutive updates skipped, because loss or gradient was not finite,
@@ -50,6 +52,7 @@ class LoopConfig:
     seed: int = 0
     init_from: str | None = None
     init_optimizer: bool = False
+    head_steps: int | None = None
     branch_from: str | None = None
     max_skipped: int = 10
     on_divergence: Literal["stop", "roll_back"] = "stop"
@@ -62,7 +65,7 @@ class LoopConfig:
         fields = dataclasses.fields(self)
         counts = [f.name for f in fields if f.type in (int, "int") and f.name != "seed"]
         check_at_least(self, "Loop", 1, *counts, "keep_every")
-        check_at_least(self, "Loop", 0, "samples_every")
+        check_at_least(self, "Loop", 0, "samples_every", "head_steps")
         if malformed := [option for option in self.compiler_options if "=" not in option]:
             raise ValueError(
                 f"Loop.compiler_options has {malformed[0]!r}: write options as 'name=value'."

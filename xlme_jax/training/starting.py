@@ -11,7 +11,6 @@ from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops, weights_digest
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.model.flop_conventions import CONVENTIONS
-from xlme_jax.objectives.abilities import Fills
 from xlme_jax.objectives.base import Objective, WarmStart, init_carried
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
@@ -99,13 +98,11 @@ def _warm_start(run: Run, resumes: bool) -> WarmStart:
 def _check_warm_start(run: Run, abstract: TrainState, warm: WarmParams) -> None:
     """Raises ValueError if INIT_FROM does not fit the run, before anything is compiled."""
     from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer
-    from xlme_jax.checkpoints.warm_start import check_warm_start, warn_of_untrained_head
+    from xlme_jax.checkpoints.warm_start import check_warm_start
 
     check_warm_start(**_warm_arguments(run, warm))
-    source = as_path(run.config.init_from or "")
-    if isinstance(run.objective, Fills):
-        warn_of_untrained_head(source)
     if run.config.init_optimizer:
+        source = as_path(run.config.init_from or "")
         check_warm_optimizer(source, abstract.opt_state, run.growth)
 
 
