@@ -34,10 +34,10 @@ _OUTPUT = flags.DEFINE_string("output", None, "Folder of the data set to write."
 _RELATIVE_MARGIN = flags.DEFINE_float(
     "relative_margin",
     0.05,
-    "Share of the pair's cosine by which that of a negative must be below it.",
+    "Share of the pair's score by which that of a negative must be below it.",
 )
 _MAX_SCORE = flags.DEFINE_float(
-    "max_score", None, "Largest cosine of a negative (default: no limit)."
+    "max_score", None, "Largest score of a negative (default: no limit)."
 )
 _RANGE_MAX = flags.DEFINE_integer(
     "range_max", 50, "Number of nearest targets to choose from, translations included."
@@ -47,6 +47,12 @@ _LAYER = flags.DEFINE_integer(
 )
 _POOLING = flags.DEFINE_enum(
     "pooling", None, list(POOLINGS), "How it is pooled (default: as Contrast does, or mean)."
+)
+_SCORE = flags.DEFINE_enum(
+    "score",
+    "cosine",
+    ["cosine", "margin"],
+    "What is compared: cosines, or their ratio margins (Artetxe and Schwenk 2019).",
 )
 
 
@@ -61,6 +67,7 @@ def main() -> None:
         _RANGE_MAX.value,
         _LAYER.value,
         _POOLING.value,  # type: ignore[arg-type]  # DEFINE_enum checks it.
+        _SCORE.value,  # type: ignore[arg-type]
     )
     command = shlex.join(["python", "-m", "xlme_jax.mine", *sys.argv[1:]])
     mining.mine(as_run(_CHECKPOINT.value), _DATA.value, _OUTPUT.value, settings, command)

@@ -104,7 +104,7 @@ def test_a_longer_run_keeps_the_number(tmp_path, tiny_data, imports, finished, c
         longer = assembly.assemble(config)
     longer.batches.close()
     assert longer.manifest["head_steps"] == HEAD_STEPS
-    assert f"The first {HEAD_STEPS} steps train the new MLM head alone" in caplog.text
+    assert f"Steps 1 to {HEAD_STEPS} train the new MLM head alone" in caplog.text
 
 
 @pytest.mark.parametrize("step", [4, 8])

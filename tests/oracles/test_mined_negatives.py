@@ -88,3 +88,39 @@ def test_negatives_are_those_of_sentence_transformers(monkeypatch, relative_marg
     }
     assert negatives_of == expected
     assert 10 < len(negatives_of) <= 60
+
+
+def test_margins_are_those_of_a_loop():
+    """The ratio margin takes the place of the cosine in the choice and in the limit."""
+    rng = np.random.default_rng(0)
+    meanings = rng.normal(size=(30, 5)).astype("f4")
+    sources = [(n,) for n in range(30)]
+    targets = [(100 + n,) for n in range(30)]
+    # The targets crowd around one direction, so that some are near to all sources.
+    noise = rng.normal(size=(30, 5)).astype("f4") + 3 * (np.arange(30) % 3 == 0)[:, None]
+    vectors = dict(zip([*sources, *targets], [*meanings, *(meanings + noise)]))
+
+    def choose(score):
+        return mining.choose(
+            sources,
+            targets,
+            lambda texts: np.stack([vectors[text] for text in texts]),
+            mining.Mining(0.1, range_max=30, score=score),
+        )
+
+    x, y = (
+        np.array([vectors[text] / np.linalg.norm(vectors[text]) for text in side], float)
+        for side in (sources, targets)
+    )
+    cosines = x @ y.T
+    expected = []
+    for i in range(30):
+        scores = []
+        for j in range(30):
+            means = np.sort(cosines[i])[-4:].mean(), np.sort(cosines[:, j])[-4:].mean()
+            scores.append(cosines[i, j] / (sum(means) / 2))
+        limit = scores[i] - 0.1 * abs(scores[i])
+        allowed = [j for j in range(30) if j != i and scores[j] <= limit]
+        expected.append(max(allowed, key=lambda j: scores[j], default=-1))
+    assert choose("margin").pairs.tolist() == expected
+    assert choose("cosine").pairs.tolist() != expected

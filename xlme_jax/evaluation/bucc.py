@@ -392,8 +392,7 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
     source_means, target_means = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)
 
     def best(indices, cosines, query_means, candidate_means):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scores = cosines / ((query_means[:, None] + candidate_means[indices]) / 2)
+        scores = ratio_margin(cosines, query_means[:, None], candidate_means[indices])
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         first = scores.argmax(axis=1)[:, None]
         return [np.take_along_axis(array, first, axis=1)[:, 0] for array in (indices, scores)]
@@ -413,6 +412,24 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
             used_targets.add(j)
             pairs.append((score, (i, j)))
     return pairs
+
+
+def ratio_margin(
+    cosines: np.ndarray, query_means: np.ndarray, candidate_means: np.ndarray
+) -> np.ndarray:
+    """Returns cosines divided by the mean of those with the nearest neighbours of both texts.
+
+    It is the ratio margin of Artetxe and Schwenk 2019, "Margin-based Parallel Corpus Mining with
+    Multilingual Sentence Embeddings" (Eq. 2). Quotients by 0 are not finite.
+
+    Args:
+      cosines: cosines of queries with candidates.
+      query_means: mean cosine of each query with its nearest candidates.
+      candidate_means: mean cosine of each candidate with its nearest queries.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        margins: np.ndarray = cosines / ((query_means + candidate_means) / 2)
+    return margins
 
 
 def tune(

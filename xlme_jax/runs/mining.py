@@ -2,7 +2,7 @@
 
 The negative of a pair is the target of another pair of the same task that an encoder puts nearest
 to the source, of those that are no translation: its text is no translation of this source in the
-data, and its cosine is well below that of the pair (`mine_hard_negatives` of sentence-transformers;
+data, and its score is well below that of the pair (`mine_hard_negatives` of sentence-transformers;
 Moreira et al. 2024, "NV-Retriever", TopK-PercPos).
 """
 
@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -31,9 +31,10 @@ from xlme_jax.storage.files import remove_folder, replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
-from xlme_jax.validation.fields import check_at_least
+from xlme_jax.validation.fields import check_at_least, check_choices
 
 _log = logging.getLogger("xlme_jax.mine")
+_NEIGHBOURS = 4  # Of the ratio margin, as in Artetxe and Schwenk 2019, Sec. 4.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +42,16 @@ class Mining:
     """How negatives are chosen. The names of the limits are those of `mine_hard_negatives`.
 
     Attributes:
-      relative_margin: a target whose cosine is above that of the pair, less this share of its
+      relative_margin: a target whose score is above that of the pair, less this share of its
         absolute value, is no negative. Of several translations of a source, the farthest one
         counts as the pair.
-      max_score: a target with a larger cosine is no negative; None for no limit.
-      range_max: number of nearest targets to choose from, translations included.
+      max_score: a target with a larger score is no negative; None for no limit.
+      range_max: number of targets of the largest cosines to choose from, translations included.
       layer: the layer that is pooled; None for that of `Contrast`, or the last one.
       pooling: how it is pooled; None for that of `Contrast`, or "mean".
+      score: what stands for the cosine in all of this, once the nearest targets are found: the
+        cosine, or its ratio margin (`bucc.ratio_margin`), which a target that is near to many
+        sources does not win by that alone.
     """
 
     relative_margin: float = 0.05
@@ -55,8 +59,10 @@ class Mining:
     range_max: int = 50
     layer: int | None = None
     pooling: Pooling | None = None
+    score: Literal["cosine", "margin"] = "cosine"
 
     def __post_init__(self) -> None:
+        check_choices(self, "Mining")
         check_at_least(self, "Mining", 0, "relative_margin")
         check_at_least(self, "Mining", 2, "range_max")
 
@@ -68,12 +74,12 @@ class Negatives(NamedTuple):
       pairs: int64[N], number of the pair whose second side is the negative; -1 without one.
       counts: {"compared", or the rule: number of targets}: those that were compared with a source,
         and those that each rule leaves out and no earlier one did.
-      cosines: mean cosine of the pairs that have a negative, and of the first sides with it.
+      scores: mean score of the pairs that have a negative, and of the first sides with it.
     """
 
     pairs: np.ndarray
     counts: Mapping[str, int]
-    cosines: tuple[float, float]
+    scores: tuple[float, float]
 
 
 def choose(
@@ -93,9 +99,13 @@ def choose(
     source_of, distinct, _ = _numbered(sources)
     target_of, candidates, occurs = _numbered(targets)
     sides = embed(distinct), embed(candidates)
-    nearest, cosines = bucc.nearest(sides[0], sides[1], settings.range_max)
+    nearest, scores = bucc.nearest(sides[0], sides[1], settings.range_max)
     first, second = (unit_rows(side) for side in sides)
     of_pairs = np.einsum("nd,nd->n", first[source_of], second[target_of])
+    if settings.score == "margin":
+        means = [bucc.nearest(*both, _NEIGHBOURS)[1].mean(axis=1) for both in (sides, sides[::-1])]
+        scores = bucc.ratio_margin(scores, means[0][:, None], means[1][nearest])
+        of_pairs = bucc.ratio_margin(of_pairs, means[0][source_of], means[1][target_of])
     farthest = np.full(len(distinct), np.inf)
     with np.errstate(invalid="ignore"):
         np.minimum.at(farthest, source_of, of_pairs)  # NaN if one is.
@@ -107,21 +117,22 @@ def choose(
     highest = np.inf if settings.max_score is None else settings.max_score
     rules = {
         "translations": np.isin(compared, pairs) | (nearest == copies[:, None]),
-        "near translations": cosines
+        "near translations": scores
         > (farthest - settings.relative_margin * np.abs(farthest))[:, None],
-        "above the maximum": cosines > highest,
-        "not finite": ~np.isfinite(cosines + farthest[:, None]),
+        "above the maximum": scores > highest,
+        "not finite": ~np.isfinite(scores + farthest[:, None]),
     }
-    counts, remains = {"compared": cosines.size}, np.ones(cosines.shape, bool)
+    counts, remains = {"compared": scores.size}, np.ones(scores.shape, bool)
     for rule, applies in rules.items():
         counts[rule] = int((remains & applies).sum())
         remains &= ~applies
-    best, has_negative = remains.argmax(axis=1), remains[source_of].any(axis=1)
+    best = np.where(remains, scores, -np.inf).argmax(axis=1)
+    has_negative = remains[source_of].any(axis=1)
     of_sources = occurs[nearest[np.arange(len(best)), best]]
-    scores, means = cosines[np.arange(len(best)), best], (np.nan, np.nan)
+    of_best, mean_scores = scores[np.arange(len(best)), best], (np.nan, np.nan)
     if has_negative.any():
-        means = of_pairs[has_negative].mean(), scores[source_of][has_negative].mean()
-    return Negatives(np.where(has_negative, of_sources[source_of], -1), counts, means)
+        mean_scores = of_pairs[has_negative].mean(), of_best[source_of][has_negative].mean()
+    return Negatives(np.where(has_negative, of_sources[source_of], -1), counts, mean_scores)
 
 
 def _numbered(texts: Sequence[Text]) -> tuple[np.ndarray, list[Text], np.ndarray]:
@@ -251,11 +262,12 @@ def _mine_task(
             "lower --relative_margin, raise --max_score or --range_max, or leave the task out"
         )
     _log.info(
-        "%s: %d of %d pairs have a negative. Mean cosine: pairs %.3f, negatives %.3f. Targets: %s",
+        "%s: %d of %d pairs have a negative. Mean %s: pairs %.3f, negatives %.3f. Targets: %s",
         task.name,
         has_negative.sum(),
         len(stored),
-        *negatives.cosines,
+        settings.score,
+        *negatives.scores,
         rules,
     )
     size = dataset.vocabulary_size
