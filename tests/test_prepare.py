@@ -495,9 +495,12 @@ def test_the_commands(raw, tmp_path):
     assert {*next_words[3:]} == {*files, f"--vocabulary={model}", f"--output={tmp_path / 'v'}"}
     arguments = [*files, f"--vocabulary={model}", f"--output={output}"]
     verify = ["--verify", f"--output={output}"]
-    done, failed, verified = tiny.run_each(
-        "prepare", arguments, ["--tasks=cc100", f"--output={output}2"], verify
+    text = [files[0], "--tasks=cc100", f"--vocabulary={model}", f"--output={output}3"]
+    done, failed, verified, of_text = tiny.run_each(
+        "prepare", arguments, ["--tasks=cc100", f"--output={output}2"], verify, text
     )
+    flags = {"--gin.XLM.translation_pairs=False", "--gin.Train.stop_rules=()"}
+    assert {*shlex.split(of_text.stdout)} > flags, of_text.stderr
     assert done.returncode == 0, done.stderr
     dataset = PreparedDataset.load(output)
     assert dataset.vocabulary_size == 110

@@ -192,13 +192,18 @@ def _next_command(output: str, table: Sequence[prepared.TaskInfo]) -> str:
         given = [word for word in sys.argv[1:] if word.startswith("--gin")]
         return shlex.join(["python", "-m", "xlme_jax.train", *given])
     kinds = {(row.kind, row.split) for row in table if row.examples}
-    needed = ("monolingual", "bitext")
-    if not kinds >= {(kind, "train") for kind in needed}:
+    if ("monolingual", "train") not in kinds:
         return ""
     words = ["--gin_file=gin_configs/runs/laptop_xlm.gin", f"--gin.DATA_DIR={output}"]
     words.append(f"--gin.MODEL_DIR=runs/{as_path(output).name}")
-    if not kinds >= {(kind, "validation") for kind in needed}:
+    has_pairs = ("bitext", "train") in kinds
+    if not has_pairs:
+        words += ["--gin.XLM.translation_pairs=False", "--gin.Train.stop_rules=()"]
+    held_out = {kind for kind, split in kinds if split == "validation"}
+    if "monolingual" not in held_out or (has_pairs and "bitext" not in held_out):
         words.append("--gin.Train.evaluators=()")
+    elif not has_pairs:
+        words.append("--gin.Train.evaluators=(@HeldOut(),)")
     return shlex.join(["python", "-m", "xlme_jax.train", *words])
 
 

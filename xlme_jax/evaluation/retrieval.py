@@ -277,8 +277,8 @@ class RetrievalProbe:
             names = ", ".join(task.name for task in tasks) or "none"
             raise ValueError(
                 f"RetrievalProbe.pairs = {self.pairs!r} matches no bitext task with a validation "
-                f"split (there are: {names}); change the patterns, or prepare the data with "
-                "held-out pairs"
+                f"split (there are: {names}); change the patterns, prepare the data with held-out "
+                "pairs, or leave @RetrievalProbe() out of Train.evaluators"
             )
         chosen: dict[str, Candidates] = {}
         languages = ["-".join(task.tags) for task in matches]
