@@ -28,6 +28,13 @@ def chunks(request, monkeypatch):
     return op.num_chunks(VOCAB)
 
 
+@pytest.fixture(params=tiny.slow_except({"streamed"}, WAYS))
+def chunks_of_samples(request, monkeypatch):
+    """Chunks of one way: `test_chunks_do_not_change_the_loss` has the samples of the others."""
+    set_way(monkeypatch, request.param)
+    return op.num_chunks(VOCAB)
+
+
 def set_way(monkeypatch, name):
     chunks, together, keep = WAYS[name]
     monkeypatch.setattr(op, "LOGITS_BYTES", together)
@@ -189,7 +196,7 @@ def arguments(rows, size, bias):
     return hidden, table, bias, jnp.zeros(rows, jnp.int32)
 
 
-def test_samples_follow_the_softmax(chunks):
+def test_samples_follow_the_softmax(chunks_of_samples):
     """Chi-square test over the vocabulary, in bins of at least 25 expected draws."""
     draws = 60_000
     logits = np.random.default_rng(0).normal(size=VOCAB, scale=2.0)
@@ -208,14 +215,14 @@ def test_samples_follow_the_softmax(chunks):
     assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
 
 
-def test_two_positions_draw_independently(chunks):
+def test_two_positions_draw_independently(chunks_of_samples):
     """Joint counts of neighbouring draws over halves of the mass are a quarter each."""
     drawn = samples(VOCAB, np.zeros(VOCAB), 40_000).reshape(-1, 2) < VOCAB // 2
     joint = np.bincount(drawn[:, 0] * 2 + drawn[:, 1], minlength=4) / 20_000
     np.testing.assert_allclose(joint, 0.25, atol=4 * np.sqrt(0.25 * 0.75 / 20_000))
 
 
-def test_padding_and_impossible_entries_are_never_sampled(chunks):
+def test_padding_and_impossible_entries_are_never_sampled(chunks_of_samples):
     """Includes the ends of the uniform range."""
     logits = np.full(VOCAB, -1e5)
     logits[[3, 300, 999]] = 0.0
@@ -223,7 +230,7 @@ def test_padding_and_impossible_entries_are_never_sampled(chunks):
     size = op.padded_size(VOCAB)
     bias = jnp.zeros(size).at[:VOCAB].set(logits)
     top = np.nextafter(np.float32(1), np.float32(0))
-    ends = np.array([[[a, b]] * chunks for a in (0, top) for b in (0, top)], np.float32)
+    ends = np.array([[[a, b]] * chunks_of_samples for a in (0, top) for b in (0, top)], np.float32)
     drawn = head(*arguments(4, size, bias), jnp.asarray(ends)).sample
     assert set(np.asarray(drawn).tolist()) <= {3, 300, 999}
     uniform = jnp.zeros(size)
