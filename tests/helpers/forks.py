@@ -51,10 +51,11 @@ class Server:
 
     def suits(self, variables):
         """Returns whether what the libraries read when they were imported is the same."""
-        return _read_early(variables) == _read_early(self._variables)
+        return read_early(variables) == read_early(self._variables)
 
 
-def _read_early(variables):
+def read_early(variables):
+    """Returns the variables that libraries may read when they are imported."""
     return {
         name: value
         for name, value in variables.items()

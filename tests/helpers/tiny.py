@@ -164,7 +164,7 @@ def run_each(module, *commands, variables=None, later=None, drawn=False):
       from one that had only imported modules.
     """
     name = module if "." in module else f"xlme_jax.{module}"
-    server = _server(tuple((variables or {}).items()))
+    server = _server(tuple(forks.read_early(variables or {}).items()))
     added = environment(variables=(variables or {}) | (later or {}))
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     modules = _imports(name)

@@ -103,7 +103,7 @@ def test_no_command_runs_the_code(tmp_path, forged, tiny_data, command, lines):
         "PROOF": str(tmp_path / "proof"),
     }
     arguments = commands(folder, tmp_path / "out", tiny_data)[command]
-    (process,) = tiny.run_each(command, arguments, variables=variables)
+    (process,) = tiny.run_each(command, arguments, later=variables)
     assert process.returncode == 1, process.stdout + process.stderr
     assert "imports the Python module evil" in process.stderr
     assert "Traceback" not in process.stderr
@@ -120,7 +120,7 @@ def test_what_the_user_trusts_is_imported(tmp_path, forged, tiny_data):
         "export",
         [*arguments, "--trusted_modules=evil"],
         [*arguments, "--trusted_modules=evil,no_such_module"],
-        variables=variables,
+        later=variables,
     )
     assert trusted.returncode == 0, trusted.stderr
     assert (tmp_path / "trusted").read_text() == "ran"
