@@ -51,7 +51,8 @@ def flags(tmp_path, outside):
     """Returns the flags of a run of two steps that is evaluated before and after each."""
     folder, _ = outside
     vocabulary = Vocabulary.load(finetuning.write_vocabulary(tmp_path))
-    sizes = finetuning.pretrain_flags(tmp_path, vocabulary, "xlm", Loop__evaluate_every=1)
+    short = {"XLM__translation_pairs": False, "Loop__evaluate_every": 1}
+    sizes = finetuning.pretrain_flags(tmp_path, vocabulary, "xlm", **short)
     return [
         f"--gin_file={folder / 'minimal_pairs.gin'}",
         *(flag for flag in sizes if "gin_configs/models" not in flag),
