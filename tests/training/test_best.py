@@ -8,12 +8,11 @@ import jax
 import numpy as np
 import pytest
 from helpers import commands, tiny
-from toy import Poisonable, PoisonedBatches, StopAt, saved, toy_run
+from toy import Poisonable, PoisonedBatches, StopAt, saved, toy_run, train
 
 from xlme_jax.checkpoints.saved import checkpoint_of, read_best
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import best as best_module
-from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.best import Best, BestSteps
 from xlme_jax.training.loop_config import LoopConfig
@@ -40,7 +39,10 @@ def run(model_dir, mesh, best=None, stop=NEVER, batches=None, objective=None, **
     defaults = {"train_steps": 12, "log_every": 5, "evaluate_every": 2, "checkpoint_every": 3}
     config = LoopConfig(**{**defaults, "keep_checkpoints": 1, **settings})
     run = toy_run(model_dir, mesh, config, objective, batches)
-    return loop.train(dataclasses.replace(run, evaluators=[scores], best=best), stop)
+    return train(dataclasses.replace(run, evaluators=[scores], best=best), stop, _steps)
+
+
+_steps = {}
 
 
 def timeless(model_dir):

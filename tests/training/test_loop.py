@@ -7,11 +7,10 @@ import numpy as np
 import optax
 import pytest
 from helpers import commands, tiny
-from toy import Batches, Poisonable, PoisonedBatches, Toy, toy_run
+from toy import Batches, Poisonable, PoisonedBatches, Toy, toy_run, train
 
 from xlme_jax.checkpoints.saved import read_record, recorded_choices, saved_steps
 from xlme_jax.objectives.base import Diagnostics, WarmStart
-from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 from xlme_jax.training.journal import Diverged
@@ -50,7 +49,10 @@ def run(
         files={"config.gin": b"Train.x = 1\n"},
         choices={"encoder": "kernel_64"},
     )
-    return loop.train(run, stop)
+    return train(run, stop, _steps)
+
+
+_steps = {}
 
 
 def lines(model_dir):

@@ -1,6 +1,7 @@
 """An objective of one weight, to test the loop in milliseconds, and an early stop."""
 
 import types
+from unittest import mock
 
 import flax.linen as nn
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import optax
 
 from xlme_jax.objectives.base import Carry, Diagnostics, LossOutputs, PlainObjective, StreamInput
+from xlme_jax.training import loop
 from xlme_jax.training.run import NeverStop, Run
 from xlme_jax.training.stopping import Stopped
 
@@ -161,3 +163,24 @@ def toy_run(model_dir, mesh, config, objective=None, batches=None):
         model_dir=model_dir,
         dataset_digest="d",
     )
+
+
+def train(run, stop, steps):
+    """Trains as `loop.train`, and traces the steps of equal runs once.
+
+    Args:
+      run: a run whose objective has no settings, and whose optimizer depends on its length alone.
+      stop: what may end it.
+      steps: the compiled steps of such runs, to which new ones are added.
+    """
+    compile_step = loop.compile_step
+
+    def step_once(objective, optimizer, abstract, config, *more):
+        lengths = config.train_steps, config.seed, config.micro_batches
+        key = type(objective), *lengths, config.compiler_options
+        if key not in steps:
+            steps[key] = compile_step(objective, optimizer, abstract, config, *more)
+        return steps[key]
+
+    with mock.patch.object(loop, "compile_step", step_once):
+        return loop.train(run, stop)
