@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 from helpers import commands, tiny
-from toy import Batches, Poisonable, PoisonedBatches, StopAt, saved, toy_run
+from toy import Batches, Poisonable, PoisonedBatches, StopAt, saved, toy_run, train
 
-from xlme_jax.training import loop, stop_rule
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import stop_rule
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import MetricsWriter, read_lines
 from xlme_jax.training.run import NEVER
@@ -157,7 +157,10 @@ def run(model_dir, mesh, rules=(), stop=NEVER, objective=None, batches=None, **s
         | settings
     )
     run = toy_run(model_dir, mesh, config, objective, batches)
-    return loop.train(dataclasses.replace(run, stop_rules=rules), stop)
+    return train(dataclasses.replace(run, stop_rules=rules), stop, _steps)
+
+
+_steps = {}
 
 
 def lines(model_dir):
