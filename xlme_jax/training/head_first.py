@@ -72,7 +72,7 @@ def steps_of_head(objective: Objective, config: LoopConfig, model_dir: Path) -> 
         steps = 0
     if steps:
         _log.info(
-            "Steps 1 to %d train the new MLM head alone; encoder and embeddings warm up after them. "
+            "Steps 1 to %d train the new MLM head alone; encoder and embeddings warm up then. "
             "Loop.head_steps changes their number; 0 trains all from the first step.",
             steps,
         )
