@@ -40,7 +40,7 @@ ALLOWED = {
     "studies.published": set(),
     "studies.reports": DATA
     | {"checkpoints", "evaluation", "model", "objectives", "preparation", "storage", "training"}
-    | {"vocabularies"},
+    | {"validation", "vocabularies"},
     "studies.papers": DATA
     | {"checkpoints", "evaluation", "model", "storage", "training"}
     | {"studies.published", "studies.reports"},

@@ -16,7 +16,6 @@ predictions next to it. --trusted_modules=MODULE imports measures of other packa
 --tasks can name then.
 """
 
-import shlex
 import sys
 
 from absl import flags
@@ -30,6 +29,7 @@ from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.reports import evaluation_text
 from xlme_jax.training import host_memory, peers
 from xlme_jax.training.stopping import say
+from xlme_jax.validation import shell
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint",
@@ -127,7 +127,7 @@ def main() -> None:
         pooling=_POOLING.value,  # type: ignore[arg-type]
         readouts=tuple(_READOUTS.value),
         untrained=_UNTRAINED.value,
-        command=shlex.join(["python", "-m", "xlme_jax.evaluate", *sys.argv[1:]]),
+        command=shell.join(["python", "-m", "xlme_jax.evaluate", *sys.argv[1:]]),
     )
     if _ALONG.value:
         print(f"Written: {probing.evaluate_along(as_path(source), options)}")

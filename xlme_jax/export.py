@@ -21,7 +21,6 @@ also uploads the folder to the hub, with huggingface_hub and its login (`hf auth
 """
 
 import logging
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ from absl import flags
 
 from xlme_jax.configuration import command_line
 from xlme_jax.storage.paths import as_path
+from xlme_jax.validation import shell
 
 if TYPE_CHECKING:
     from xlme_jax.huggingface.sentence_vectors import SentenceOptions
@@ -88,7 +88,7 @@ def main() -> None:
         raise ValueError("--dry_run and --private: only with --push=OWNER/NAME")
     if repository is not None:
         pushing.check(repository, output)
-    command = shlex.join(["python", "-m", "xlme_jax.export", *sys.argv[1:]])
+    command = shell.join(["python", "-m", "xlme_jax.export", *sys.argv[1:]])
     sentences = _sentence_options()
     checkpoint = as_run(_CHECKPOINT.value)
     writing.export(checkpoint, _VOCABULARY.value, output, command, sentences)

@@ -9,7 +9,6 @@ takes for one (--relative_margin, --max_score: those of sentence-transformers'
 """
 
 import logging
-import shlex
 import sys
 
 from absl import flags
@@ -20,6 +19,7 @@ from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.runs import mining
 from xlme_jax.training import host_memory, peers
 from xlme_jax.training.stopping import say
+from xlme_jax.validation import shell
 
 _log = logging.getLogger("xlme_jax.mine")
 _CHECKPOINT = flags.DEFINE_string(
@@ -69,7 +69,7 @@ def main() -> None:
         _POOLING.value,  # type: ignore[arg-type]  # DEFINE_enum checks it.
         _SCORE.value,  # type: ignore[arg-type]
     )
-    command = shlex.join(["python", "-m", "xlme_jax.mine", *sys.argv[1:]])
+    command = shell.join(["python", "-m", "xlme_jax.mine", *sys.argv[1:]])
     mining.mine(as_run(_CHECKPOINT.value), _DATA.value, _OUTPUT.value, settings, command)
     _log.info("Written: %s", _OUTPUT.value)
 

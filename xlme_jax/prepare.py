@@ -66,7 +66,6 @@ Beam. To check the files of a data set without changing them::
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 
@@ -80,6 +79,7 @@ from xlme_jax.preparation import folder_source, sources
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import setting
 from xlme_jax.storage.paths import as_path
+from xlme_jax.validation import shell
 
 flags.adopt_module_key_flags(source_flags)
 flags.adopt_module_key_flags(worker_flags)
@@ -190,7 +190,7 @@ def _next_command(output: str, table: Sequence[prepared.TaskInfo]) -> str:
         if flags.FLAGS["output"].present:
             return ""
         given = [word for word in sys.argv[1:] if word.startswith("--gin")]
-        return shlex.join(["python", "-m", "xlme_jax.train", *given])
+        return shell.join(["python", "-m", "xlme_jax.train", *given])
     kinds = {(row.kind, row.split) for row in table if row.examples}
     if ("monolingual", "train") not in kinds:
         return ""
@@ -204,7 +204,7 @@ def _next_command(output: str, table: Sequence[prepared.TaskInfo]) -> str:
         words.append("--gin.Train.evaluators=()")
     elif not has_pairs:
         words.append("--gin.Train.evaluators=(@HeldOut(),)")
-    return shlex.join(["python", "-m", "xlme_jax.train", *words])
+    return shell.join(["python", "-m", "xlme_jax.train", *words])
 
 
 def _inspect(config: PrepareConfig) -> None:
@@ -239,7 +239,7 @@ def _command(config: PrepareConfig) -> str:
             for option, folder in folders
             if folder and not flags.FLAGS[option].value
         ]
-    return shlex.join(words)
+    return shell.join(words)
 
 
 if __name__ == "__main__":

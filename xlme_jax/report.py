@@ -37,7 +37,6 @@ shows the curves of all runs below a folder.
 """
 
 import logging
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -58,6 +57,7 @@ from xlme_jax.studies.papers.entries import entries
 from xlme_jax.studies.papers.items import PAPERS, Paper
 from xlme_jax.studies.papers.sheets import Picture, Sheet
 from xlme_jax.studies.reports import run_comparison
+from xlme_jax.validation import shell
 
 _log = logging.getLogger("xlme_jax.report")
 _RESULTS = flags.DEFINE_multi_string(
@@ -115,7 +115,7 @@ def main() -> int:
         print("".join(f"\n{to_markdown(sheet)}" for sheet in run_sheets), end="")
         run_sheets = [*run_sheets, sizes]
     if _OUTPUT.value:
-        command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
+        command = shell.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
         output = as_path(_OUTPUT.value)
         _log.info("Report: %s", write(named, output, command, paper, run_sheets, drawn))
     return 0

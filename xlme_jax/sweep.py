@@ -18,7 +18,6 @@ select over its steps and FLOPs (`curve.png`, `curve.json`).
 """
 
 import dataclasses
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.sweeps import grids
 from xlme_jax.studies.sweeps.runner import Sweep, checked_steps
 from xlme_jax.training.stopping import EXIT_STOPPED
+from xlme_jax.validation import shell
 
 _GRID = flags.DEFINE_multi_string(
     "grid",
@@ -138,7 +138,7 @@ def main(*train_arguments: str) -> int:
         output,
         [*train_flags, *train_arguments],
         checked_steps(files, bindings, _EVALUATE.value),
-        shlex.join([Path(sys.executable).name, "-m", "xlme_jax.sweep", *sys.argv[1:]]),
+        shell.join([Path(sys.executable).name, "-m", "xlme_jax.sweep", *sys.argv[1:]]),
         evaluate=_EVALUATE.value,
         shard=shard,
         load=lambda point: loading.load(

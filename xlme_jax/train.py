@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from absl import flags
 
 from xlme_jax import api
 from xlme_jax.configuration import command_line
+from xlme_jax.validation import shell
 
 if TYPE_CHECKING:  # Errors in flags import no JAX.
     from xlme_jax.training import peers
@@ -79,7 +79,7 @@ def main() -> int:
     ):
         peers.check_devices(say)
         config = api.load_config(flags.FLAGS.gin_file, flags.FLAGS.gin_bindings)
-        command = shlex.join(["python", "-m", "xlme_jax.train", *sys.argv[1:]])
+        command = shell.join(["python", "-m", "xlme_jax.train", *sys.argv[1:]])
         try:
             api.train(
                 config,

@@ -42,7 +42,6 @@ pieces, and a checkpoint trained with the old vocabulary can be continued with a
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -55,6 +54,7 @@ from xlme_jax.data.languages import tag_or_code
 from xlme_jax.preparation import sources
 from xlme_jax.storage.files import check_output
 from xlme_jax.storage.paths import as_path
+from xlme_jax.validation import shell
 
 if TYPE_CHECKING:
     from xlme_jax.data.vocabulary import Vocabulary
@@ -398,7 +398,7 @@ def main() -> None:
     if not (old or flags.FLAGS.gin_file):
         output = _OUTPUT.value.removesuffix(".model")
         words = [*source_flags.given(), f"--vocabulary={_OUTPUT.value}", f"--output={output}"]
-        print(f"Next: {shlex.join(['python', '-m', 'xlme_jax.prepare', *words])}")
+        print(f"Next: {shell.join(['python', '-m', 'xlme_jax.prepare', *words])}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ it counts characters.
 
 import dataclasses
 import logging
-import shlex
 import sys
 from collections.abc import Sequence
 
@@ -48,6 +47,7 @@ from xlme_jax.storage.paths import as_path
 from xlme_jax.training import host_memory, peers
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.stopping import say
+from xlme_jax.validation import shell
 
 _log = logging.getLogger("xlme_jax.translate")
 _CHECKPOINT = flags.DEFINE_string(
@@ -192,7 +192,7 @@ def _score_against(references: Sequence[str], best: Sequence[str], name: str) ->
         signatures.append(f"multi_bleu: -lc, {_MULTI_BLEU.value}")
         _log.info("BLEU of tokenized text without case: %.2f", scores["multi_bleu"])
     if _TEST_SET.value is not None:
-        command = shlex.join(["python", "-m", "xlme_jax.translate", *sys.argv[1:]])
+        command = shell.join(["python", "-m", "xlme_jax.translate", *sys.argv[1:]])
         about = _CHECKPOINT.value, _TEST_SET.value, _TARGET.value
         path = write_results(*about, scores, "; ".join(signatures), command)
         _log.info("Results: %s", path)

@@ -1,7 +1,6 @@
 """Opens the prepared data set of a run, prepares it if allowed, and verifies it."""
 
 import logging
-import shlex
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import jax
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataMissing, PreparedDataset
 from xlme_jax.preparation.prepare_config import PrepareConfig, is_prepared
+from xlme_jax.validation import shell
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> Prepare
     except PreparedDataMissing:
         raise ValueError(
             f"DATA_DIR = {config.data_dir!r} holds no prepared data set. Make it with\n"
-            f"  {shlex.join(prepare_command)}"
+            f"  {shell.join(prepare_command)}"
         ) from None
     if config.vocab_size not in (None, dataset.vocabulary_size):
         raise ValueError(
@@ -87,7 +87,7 @@ def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
     if jax.process_index() == 0 and not is_prepared(config):
         # In a separate process, because training never imports TensorFlow. Its output is only the
         # next command, which is the running one.
-        _log.info("Preparing %s:\n  %s", config.output, shlex.join(command))
+        _log.info("Preparing %s:\n  %s", config.output, shell.join(command))
         return_code = subprocess.run(list(command), stdout=subprocess.DEVNULL).returncode
     if jax.process_count() > 1:
         from xlme_jax.training import peers

@@ -37,6 +37,7 @@ from xlme_jax.training import manifest
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics, read_samples
 from xlme_jax.training.run import PHASES_FILE
 from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
+from xlme_jax.validation import shell
 
 REPORT_HTML = "report.html"
 REPORT_PNG = "report.png"
@@ -317,18 +318,9 @@ def _manifest(model_dir: Path) -> str:
 def _readable(command: str) -> str:
     """Returns a command line with the quotes that a person would write."""
     try:
-        return " ".join(map(_quoted, shlex.split(command)))
+        return shell.join(shlex.split(command))
     except ValueError:  # Not of a shell.
         return command
-
-
-def _quoted(word: str) -> str:
-    """Returns a word of a command for a shell, text in gin's quotes as NAME="'text'"."""
-    if "'" not in word or set(word) & set('"$`\\!\n'):
-        return shlex.quote(word)
-    name, equals, value = word.partition("=")
-    is_flag = equals and shlex.quote(name) == name
-    return f'{name}="{value}"' if is_flag else f'"{word}"'
 
 
 def _data_card(model_dir: Path) -> str:
@@ -352,7 +344,7 @@ def _repeating_command(model_dir: Path) -> str:
         return ""
     file = f"--gin_file={model_dir / 'config.gin'}"
     folder = f"--gin.MODEL_DIR='{model_dir}_again'"
-    again = f"python -m xlme_jax.train {_quoted(file)} {_quoted(folder)}"
+    again = shell.join(["python", "-m", "xlme_jax.train", file, folder])
     return f'<p class="note">The same again: <code>{html.escape(again)}</code></p>'
 
 
