@@ -3,6 +3,7 @@
 from typing import Any
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
+from xlme_jax.huggingface.modernbert import ModernLayout, modern_config
 from xlme_jax.huggingface.weights import POSITION_OFFSET, WeightLayout
 
 # Tasks for which `modeling_xlme.py` has a model with a fresh head.
@@ -10,11 +11,13 @@ _TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
 
 
 def hf_config(layout: WeightLayout) -> dict[str, Any]:
-    """Returns the content of config.json for a model of XLM-R's classes or of `modeling_xlme.py`.
+    """Returns the content of config.json: of XLM-R's classes, ModernBERT's or `modeling_xlme.py`.
 
     The class is that with the model's head. `max_position_embeddings` of XLM-R counts the unused
     rows of the position table too.
     """
+    if isinstance(layout, ModernLayout):
+        return modern_config(layout)
     encoder = layout.encoder
     shape = {
         "vocab_size": layout.vocab_size,

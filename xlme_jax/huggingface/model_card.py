@@ -255,7 +255,7 @@ def _header(
 
 def _usage_section(name: str, layout: WeightLayout) -> str:
     """Returns the section on how to load and call the model."""
-    trust = "" if layout.is_xlmr else ", trust_remote_code=True"
+    trust = ", trust_remote_code=True" if layout.has_own_code else ""
     kind = "AutoModelForMaskedLM" if layout.head == "mlm" else "AutoModel"
     lines = [
         "## How to use it\n",

@@ -15,7 +15,7 @@ from xlme_jax.huggingface.weights import WeightLayout
 def usage(name: str, layout: WeightLayout, vectors: SentenceVectors) -> str:
     """Returns the section on how to load the folder, and on what its vectors are."""
     options = vectors.options
-    trust = "" if layout.is_xlmr else ", trust_remote_code=True"
+    trust = ", trust_remote_code=True" if layout.has_own_code else ""
     chosen = next((prompt for prompt in options.prompts if prompt != options.default_prompt), None)
     prompt = f", prompt_name={chosen!r}".replace("'", '"') if chosen else ""
     lines = [

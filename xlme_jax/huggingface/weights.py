@@ -68,6 +68,11 @@ class WeightLayout:
     cross: bool = False
     position_offset: int = POSITION_OFFSET
 
+    @property
+    def has_own_code(self) -> bool:
+        """Whether the folder brings the model's code, `modeling_xlme.py`."""
+        return not self.is_xlmr
+
     def weights(self) -> list[Weight]:
         """Returns each weight of the model with its tensors: embeddings, encoder, then head."""
         return [*self._embeddings(), *self._encoder(), *self._head()]
@@ -77,7 +82,7 @@ class WeightLayout:
         config = self.encoder
         prefix = f"{self.prefix}embeddings."
         size = config.hidden_size
-        yield _table(
+        yield table(
             ("tokens", "embedding"), f"{prefix}word_embeddings.weight", self.vocab_size, size
         )
         if config.absolute_positions:
@@ -88,7 +93,7 @@ class WeightLayout:
                 types = f"{prefix}token_type_embeddings.weight"
                 yield _xlmr_positions(path, name, types, shape, self.position_offset)
             else:
-                yield _equal(path, name, shape)
+                yield equal(path, name, shape)
         yield from _norm(("encoder", "embedding_norm"), f"{prefix}LayerNorm", size)
 
     def _encoder(self) -> Iterator[Weight]:
@@ -99,7 +104,7 @@ class WeightLayout:
             yield from self._layer(("encoder", f"layer_{index}"), f"{prefix}layer.{index}.")
         if config.relative_bias != "none":
             shape = (config.relative_buckets, config.num_heads)
-            yield _equal(
+            yield equal(
                 ("encoder", "relative_bias", "table"), f"{prefix}relative_bias.weight", shape
             )
         if config.pre_norm:
@@ -116,7 +121,7 @@ class WeightLayout:
             width = size // heads
             for name, length in (("u", width), ("v", width), ("w", heads)):
                 where = (*attention, "gate", name)
-                yield _equal(where, f"{prefix}attention.gate.{name}", (length,))
+                yield equal(where, f"{prefix}attention.gate.{name}", (length,))
         yield from _attention_out(
             (*attention, "out"), f"{prefix}attention.output.dense", size, heads
         )
@@ -143,7 +148,7 @@ class WeightLayout:
         if self.head == "mlm":
             yield from _dense(("head", "dense"), "lm_head.dense", size, size)
             yield from _norm(("head", "norm"), "lm_head.layer_norm", size)
-            yield _table(("head", "bias"), "lm_head.bias", self.vocab_size)
+            yield table(("head", "bias"), "lm_head.bias", self.vocab_size)
         elif self.head is not None:
             if self.head == "rtd_dense":
                 yield from _dense(("head", "dense"), "rtd_head.dense", size, size)
@@ -151,7 +156,7 @@ class WeightLayout:
             yield _reshaped(("head", "bias"), "rtd_head.out.bias", (), (1,))
 
 
-def _equal(path: Path, name: str, shape: tuple[int, ...]) -> Weight:
+def equal(path: Path, name: str, shape: tuple[int, ...]) -> Weight:
     """Returns a weight that equals its tensor."""
     return _reshaped(path, name, shape, shape)
 
@@ -171,8 +176,8 @@ def _reshaped(
 
 def _norm(path: Path, name: str, size: int) -> Iterator[Weight]:
     """Yields scale and bias of a layer normalisation, which Hugging Face names weight and bias."""
-    yield _equal((*path, "scale"), f"{name}.weight", (size,))
-    yield _equal((*path, "bias"), f"{name}.bias", (size,))
+    yield equal((*path, "scale"), f"{name}.weight", (size,))
+    yield equal((*path, "bias"), f"{name}.bias", (size,))
 
 
 def _dense(path: Path, name: str, inputs: int, outputs: int) -> Iterator[Weight]:
@@ -184,7 +189,7 @@ def _dense(path: Path, name: str, inputs: int, outputs: int) -> Iterator[Weight]
         lambda x: x[0].T,
         lambda x: (x.T,),
     )
-    yield _equal((*path, "bias"), f"{name}.bias", (outputs,))
+    yield equal((*path, "bias"), f"{name}.bias", (outputs,))
 
 
 def _projections(
@@ -233,10 +238,10 @@ def _attention_out(path: Path, name: str, size: int, heads: int) -> Iterator[Wei
         lambda x: x[0].T.reshape(shape),
         lambda x: (x.reshape(size, size).T,),
     )
-    yield _equal((*path, "bias"), f"{name}.bias", (size,))
+    yield equal((*path, "bias"), f"{name}.bias", (size,))
 
 
-def _table(path: Path, name: str, rows: int, *size: int) -> Weight:
+def table(path: Path, name: str, rows: int, *size: int) -> Weight:
     """Returns a weight with one row per vocabulary entry.
 
     Our weight has rows of zeros behind the vocabulary, up to `padded_size`; the tensor has none.

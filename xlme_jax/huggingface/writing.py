@@ -1,14 +1,15 @@
 """Writes the encoder of a checkpoint as a Hugging Face folder.
 
 This works for any objective: the encoder, its tables and its head are found by their names in the
-parameter tree. Encoders that XLM-R's classes can express are exported as XLM-R, all others with
-`modeling_xlme.py` in the folder.
+parameter tree. Encoders that XLM-R's classes can express are exported as XLM-R, modern ones
+as ModernBERT, all others with `modeling_xlme.py` in the folder.
 """
 
 import dataclasses
 import errno
 import functools
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from xlme_jax.huggingface import sentence_vectors, translators
 from xlme_jax.huggingface.config_json import hf_config
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.model_card import data_cards, model_card
+from xlme_jax.huggingface.modernbert import ModernLayout
 from xlme_jax.huggingface.packages import safetensors
 from xlme_jax.huggingface.sentence_vectors import SentenceOptions, SentenceVectors
 from xlme_jax.huggingface.tokenizer import tokenizer_files
@@ -33,12 +35,14 @@ from xlme_jax.huggingface.weights import (
     to_tensors,
 )
 from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.model.modern_encoder import ModernEncoderConfig
 from xlme_jax.objectives.finetune import HEAD as TASK_HEAD
 from xlme_jax.objectives.translator import Translate
 from xlme_jax.runs import trained
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import sharded_state as states
 
+_log = logging.getLogger(__name__)
 MODEL_FILES = ("configuration_xlme.py", "modeling_xlme.py")
 
 
@@ -119,11 +123,11 @@ def _trained(checkpoint: str, vocabulary: str | None) -> trained.LoadedRun:
 
 
 def _exported(loaded: trained.LoadedRun) -> Exported:
-    """Returns the part of a checkpoint to export; XLM-R's classes have no head but MLM's."""
+    """Returns the part of a checkpoint to export, without a head that its class has not."""
     objective, words = loaded.objective, loaded.vocabulary
     tree = exported_params(objective, jax.device_get(loaded.params))
     layout = _layout(objective.encoder.config, words.size, tree.get("head"))
-    if layout.is_xlmr and layout.head != "mlm":
+    if layout.head is None or (layout.is_xlmr and layout.head != "mlm"):
         tree.pop("head", None)
         layout = dataclasses.replace(layout, head=None)
     return Exported(loaded.folder, words, layout, tree)
@@ -165,13 +169,12 @@ def _layout(
     """Returns the architecture of an encoder and a head, whose kind its weights' names tell.
 
     Raises:
-      ValueError: the encoder has another form than the papers'.
+      ValueError: no Hugging Face class has the encoder's form.
     """
-    if type(encoder) is not EncoderConfig:
-        raise ValueError(
-            f"{type(encoder).__name__.removesuffix('Config')} has no Hugging Face form here yet; "
-            "use the run by xlme_jax.load, whose encode() gives the same vectors."
-        )
+    if isinstance(encoder, ModernEncoderConfig):
+        if head:
+            _log.info("The head is left out: ModernBERT's has no biases to take its own.")
+        return ModernLayout(encoder, vocab_size, head=None, is_xlmr=False)
     kind: Head | None = None
     if head and "norm" in head:
         kind = "mlm"
@@ -219,7 +222,7 @@ def write(
         folder.name, layout, exported.vocabulary, exported.checkpoint, parameters, command, vectors
     )
     files |= {"README.md": card.encode(), **data_cards(exported.checkpoint)}
-    if not layout.is_xlmr:
+    if layout.has_own_code:
         package = Path(__file__).parent
         files |= {name: (package / name).read_bytes() for name in MODEL_FILES}
     if vectors is not None:
