@@ -68,25 +68,25 @@ def draw(branches: Sequence[RunPart], metrics: Sequence[str], output: Path) -> N
     """
     plots = []
     for metric in metrics or ("loss",):
-        lines = {}
+        of_trunks: dict[str, Curve] = {}
+        lines = []
         for branch, color in zip(branches, COLORS):
-            before: Curve = []
-            for part in (*branch.trunk, branch):
-                points = _mean_curve(output / part.point.name, metric)
-                name = branch.point.name if part is branch else "trunk"
-                line = CurveLine(
-                    metric,
-                    name,
-                    color if part is branch else NEUTRAL,
-                    "-" if part is branch else "--",
-                    [*before[-1:], *points],
-                )
-                if points:
-                    lines[part.point.name] = line
-                before = points or before
+            before = [
+                point
+                for part in branch.trunk
+                for point in _mean_curve(output / part.point.name, metric)
+            ]
+            of_trunks[branch.trunk[0].point.name] = max(
+                before, of_trunks.get(branch.trunk[0].point.name, []), key=len
+            )
+            if points := _mean_curve(output / branch.point.name, metric):
+                points = [*before[-1:], *points]
+                lines.append(CurveLine(metric, branch.point.name, color, "-", points))
+        for points in filter(None, of_trunks.values()):
+            lines.append(CurveLine(metric, "trunk", NEUTRAL, "--", points))
         if lines:
             title = in_words(metric) or metric
-            plots.append(Plot(title, "", title, tuple(lines.values()), smooth=False))
+            plots.append(Plot(title, "", title, tuple(lines), smooth=False))
     if plots:
         replace_file(output / PICTURE, curve_picture.draw(plots, f"Trunks of {output.name}"))
 
