@@ -113,6 +113,7 @@ def test_cross_lingual_encoder_beats_the_untrained_one(tmp_path):
     # Without training text nothing is centred.
     assert metrics == {
         "probe/retrieval_accuracy": 1.0,
+        "probe/retrieval_layer/raw": 0.0,
         "probe/retrieval_chance": 1 / 50,
         "probe/retrieval_accuracy/en-ru": 1.0,
         "probe/raw/layer_0": 1.0,

@@ -133,11 +133,12 @@ def test_line_holds_everything_a_person_asks_for():
         "probe/retrieval_accuracy": 0.0261,
         "probe/retrieval_untrained": 0.0118,
         "probe/retrieval_chance": 0.002,
+        "probe/retrieval_layer/centred": 1.0,
     }
     assert format_line(4, 100, values, throughput) == (
         "step 4/100 (4%) | loss 12.35 | monolingual mlm 5.43 rtd 0.123 | bitext mlm 4.32 rtd 0.235"
-        " | held-out retrieval 0.026 (untrained 0.012, chance 0.002) | 7,000 tokens/s | MFU 25.0%"
-        " | 1m36s left"
+        " | held-out retrieval (centred, layer 1) 0.026 (untrained 0.012, chance 0.002)"
+        " | 7,000 tokens/s | MFU 25.0% | 1m36s left"
     )
     # The peak of CPUs is measured, and too low beside other programs.
     run_steps(throughput, clock, range(5, 500), seconds=0.1, tokens=7000)

@@ -40,6 +40,7 @@ from xlme_jax.evaluation.encoding import (
 )
 from xlme_jax.evaluation.training_text import EncodedSample, Pooled, TrainingText
 from xlme_jax.objectives.masked_lm import check_lengths
+from xlme_jax.training.metrics import RETRIEVAL_LAYER
 from xlme_jax.validation.fields import check_at_least
 
 ACCURACY = "probe/retrieval_accuracy"
@@ -182,6 +183,7 @@ class RetrievalProbe:
 
           - `probe/retrieval_accuracy`: by `readout` at `layer`, the mean over tasks and directions.
           - `probe/retrieval_accuracy/<language>-<language>`: the accuracy of each task.
+          - `probe/retrieval_layer/<readout>`: the layer and the readout of these.
           - `probe/retrieval_chance`: the mean over tasks of 1/N for N translations.
           - `probe/<readout>/layer_<k>`: the mean over tasks, for every readout and layer. A readout
             that a task lacks (centred, for languages without training text) has no mean.
@@ -262,7 +264,8 @@ class RetrievalProbe:
         by_task = {name: of_task[self.readout] for name, of_task in accuracies.items()}
         layer = self.layer_of(len(next(iter(by_task.values()))) - 1)
         metrics = {f"{ACCURACY}/{name}": float(values[layer]) for name, values in by_task.items()}
-        return {ACCURACY: float(np.mean(list(metrics.values())))} | metrics
+        mean = float(np.mean(list(metrics.values())))
+        return {ACCURACY: mean, f"{RETRIEVAL_LAYER}{self.readout}": float(layer)} | metrics
 
     def candidates(self, dataset: PreparedDataset) -> dict[str, Candidates]:
         """Returns {name in metrics: translations of a task}; tasks with less than two are left out.

@@ -23,6 +23,30 @@ SAMPLES_NAME = "samples"
 TENSORBOARD_DIRECTORY = "tensorboard"
 # Prefix of metrics on held-out text: "held_out/<stream>/<metric>".
 HELD_OUT = "held_out"
+# Prefix of "probe/retrieval_layer/<readout>": readout and layer of "probe/retrieval_accuracy".
+RETRIEVAL_LAYER = "probe/retrieval_layer/"
+
+
+def probe_readout(values: Mapping[str, float]) -> str:
+    """Returns readout and layer of `probe/retrieval_accuracy`, such as "centred, layer 0".
+
+    Returns "" for metrics that do not say, those of older runs.
+    """
+    return " or ".join(
+        f"{name.removeprefix(RETRIEVAL_LAYER)}, layer {layer:.0f}"
+        for name, layer in values.items()
+        if name.startswith(RETRIEVAL_LAYER)
+    )
+
+
+def retrieval_name(readout: str, task: str = "held-out retrieval") -> str:
+    """Returns the name of retrieval, such as "held-out retrieval (centred, layer 0)".
+
+    Args:
+      readout: as `probe_readout` returns it.
+      task: what is retrieved.
+    """
+    return f"{task} ({readout})" if readout else task
 
 
 def ratios(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:

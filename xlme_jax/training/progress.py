@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from xlme_jax.training.metrics import probe_readout, retrieval_name
+
 # A log file gets up to `_MAX_LINES` lines, or one every `_LINE_SECONDS` if these are more lines.
 _MAX_LINES = 100
 _LINE_SECONDS = 60.0
@@ -218,7 +220,8 @@ def format_line(
     if "probe/retrieval_accuracy" in values:
         of_probe = {name: f"probe/retrieval_{name}" for name in ("untrained", "chance")}
         to_beat = [f"{name} {values[key]:.3f}" for name, key in of_probe.items() if key in values]
-        retrieval = f"held-out retrieval {values['probe/retrieval_accuracy']:.3f}"
+        name = retrieval_name(probe_readout(values))
+        retrieval = f"{name} {values['probe/retrieval_accuracy']:.3f}"
         parts.append(f"{retrieval} ({', '.join(to_beat)})" if to_beat else retrieval)
     if (tokens := throughput.tokens_per_second) is not None:
         parts.append(f"{tokens:,.0f} tokens/s")

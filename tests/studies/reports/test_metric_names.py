@@ -3,11 +3,15 @@
 import pytest
 
 from xlme_jax.objectives.xlme import XLMEConfig
-from xlme_jax.studies.reports import curves, run_page
-from xlme_jax.studies.reports.metric_names import RETRIEVAL, in_words
+from xlme_jax.studies.reports import curves, run_page, verdict
+from xlme_jax.studies.reports.metric_names import in_words
 from xlme_jax.training.progress import Throughput, format_line
 
-PROBE = {"probe/retrieval_accuracy": 0.5, "probe/retrieval_chance": 0.1}
+PROBE = {
+    "probe/retrieval_accuracy": 0.5,
+    "probe/retrieval_chance": 0.1,
+    "probe/retrieval_layer/centred": 0.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -26,15 +30,18 @@ def test_metrics_in_words(metric, words):
     assert in_words(metric) == words
 
 
-def test_line_report_and_plot_name_retrieval_alike():
-    short = RETRIEVAL.partition(",")[0]
+def test_line_report_evaluation_and_plot_name_retrieval_alike():
+    short = "held-out retrieval (centred, layer 0)"
     assert f"| {short} 0.500 (chance 0.100)" in format_line(1, 2, PROBE, Throughput())
     run = {name: [(1, value)] for name, value in PROBE.items()}
     diagnostics = XLMEConfig().build(100).diagnostics
     ((name, *_),) = run_page.verdicts(run, diagnostics)
-    assert name == RETRIEVAL == in_words("probe/retrieval_accuracy")
+    assert name == in_words("probe/retrieval_accuracy", "centred, layer 0")
+    assert name == f"{short}, accuracy@1"
+    evaluated = {"held_out_retrieval/centred/layer_0": 0.5}
+    assert verdict.of_retrieval("held_out_retrieval", evaluated).name == name
     (plot,) = (one for one in curves.plots(run, diagnostics) if "etrieval" in one.title)
-    assert plot.title.lower() == short
+    assert short.startswith(plot.title.lower())
 
 
 def test_report_names_detection_as_the_comparison_does():

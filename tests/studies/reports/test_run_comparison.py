@@ -87,6 +87,18 @@ def test_ends_have_a_deviation_and_tables_a_file(tmp_path):
     assert ["Ends of the curves", "loss", "4", "5.5 ± 0.58", "+37.5%"] in rows
 
 
+def test_retrieval_is_named_by_the_readout_and_layer_of_each_run(tmp_path):
+    runs = [write_run(tmp_path / name, seed=0, loss=4.0) for name in "ab"]
+    for run, accuracy, readout, layer in zip(runs, (0.5, 0.25), ("raw", "centred"), (1, 0)):
+        values = {"probe/retrieval_accuracy": accuracy, f"probe/retrieval_layer/{readout}": layer}
+        with open(f"{run}/metrics.jsonl", "a") as file:
+            file.write(json.dumps({"step": 30, **values}) + "\n")
+    assert (
+        "| held-out retrieval (raw, layer 1 or centred, layer 0), accuracy@1 "
+        "(`probe/retrieval_accuracy`) | 0.5 | 0.25 | -50.0% |"
+    ) in compared(*runs)
+
+
 def test_runs_without_metrics_have_tables(tmp_path):
     a = write_run(tmp_path / "a", seed=0, loss=4.0)
     (tmp_path / "a" / "metrics.jsonl").write_text("")

@@ -62,6 +62,7 @@ def write_run(model_dir, steps, rtd=True, probe=True):
                     "probe/retrieval_chance": 0.002,
                     "probe/retrieval_untrained": 0.01,
                     "probe/retrieval_accuracy/en-ru": 0.08,
+                    "probe/retrieval_layer/raw": 1.0,
                 }
             file.write(json.dumps(line) + "\n")
 
@@ -118,7 +119,10 @@ def test_the_page_begins_with_a_sentence_and_the_next_command(tmp_path, undrawn,
     write_run(tmp_path, range(0, 100, 10))
     with caplog.at_level("INFO"):
         page = write_report(tmp_path).read_text()
-    sentence = "accuracy@1 0.080: above the untrained encoder (0.010) and chance (0.002)."
+    sentence = (
+        "retrieval (raw, layer 1), accuracy@1 0.080: above the untrained encoder (0.010) and "
+        "chance (0.002)."
+    )
     assert sentence in page and sentence in caplog.text
     assert "xlme_jax.evaluate --tasks=held_out_retrieval --checkpoint=" in caplog.text
 

@@ -56,6 +56,11 @@ def test_retrieval_is_that_of_centred_cosines_where_there_is_any():
         "x/accuracy (generator (untrained))": 0.8,
     }
     figure = of_retrieval("x", headline)
+    assert figure.name == "x (raw), accuracy@1"
+    at_layer = {"x/raw/layer_1": 0.3, "x/raw/layer_2 (untrained)": 0.2}
+    chosen = of_retrieval("x", headline | at_layer)
+    assert chosen.name == "x (raw, layer 1), accuracy@1"
+    assert chosen.value == 0.3 and chosen.baselines == {UNTRAINED: 0.2, "chance": 0.01}
     assert figure.value == 0.2 and figure.baselines == {UNTRAINED: 0.1, "chance": 0.01}
     centred = {
         "x/centred/layer_1 (generator)": 0.6,

@@ -1,15 +1,15 @@
 """Names of metrics in words: the same in report, log and comparison of runs.
 
-The live progress line has no room for "accuracy@1" and writes "held-out retrieval 0.068"
-(`training.progress.format_line`); its losses are the last words of the names here.
+The live progress line has no room for "accuracy@1" and writes "held-out retrieval (raw, layer 1)
+0.068" (`training.progress.format_line`); its losses are the last words of the names here.
 """
 
-RETRIEVAL = "held-out retrieval, accuracy@1"
-_WHOLE = {
-    "loss": "loss",
-    "probe/retrieval_accuracy": RETRIEVAL,
-    "probe/retrieval_untrained": f"{RETRIEVAL}, the untrained encoder",
-    "probe/retrieval_chance": f"{RETRIEVAL}, chance",
+from xlme_jax.training.metrics import retrieval_name
+
+_OF_PROBE = {
+    "probe/retrieval_accuracy": "",
+    "probe/retrieval_untrained": ", the untrained encoder",
+    "probe/retrieval_chance": ", chance",
 }
 # Of metrics STREAM/NAME.
 _OF_STREAM = {
@@ -27,9 +27,16 @@ _OF_STREAM = {
 }
 
 
-def in_words(metric: str) -> str:
-    """Returns the name of a metric in words, such as "bitext: detection F1"; "" if it has none."""
+def in_words(metric: str, readout: str = "") -> str:
+    """Returns the name of a metric in words, such as "bitext: detection F1"; "" if it has none.
+
+    Args:
+      metric: the metric.
+      readout: how the run's probe retrieves, as `training.metrics.probe_readout` returns it.
+    """
     stream, _, name = metric.rpartition("/")
     if stream and name in _OF_STREAM:
         return f"{stream}: {_OF_STREAM[name]}"
-    return _WHOLE.get(metric, "")
+    if metric in _OF_PROBE:
+        return f"{retrieval_name(readout)}, accuracy@1{_OF_PROBE[metric]}"
+    return "loss" if metric == "loss" else ""

@@ -15,7 +15,7 @@ from xlme_jax.studies.reports import text_table
 from xlme_jax.studies.reports.curves import Curves, finite, last_tenth
 from xlme_jax.studies.reports.metric_names import in_words
 from xlme_jax.training import manifest
-from xlme_jax.training.metrics import read_metrics
+from xlme_jax.training.metrics import probe_readout, read_metrics
 
 MARKDOWN, TABLE = "runs.md", "runs.tsv"
 _ABSENT = "–"
@@ -103,10 +103,12 @@ class RunComparison:
     Attributes:
       lengths: the folders as they were given, and their steps and tokens.
       tables: the differences of configuration, manifest and final values.
+      readout: how the runs' probes retrieve; of several ways all, joined with "or".
     """
 
     lengths: Lengths
     tables: Sequence[DifferenceTable]
+    readout: str = ""
 
 
 def compare(model_dirs: Sequence[str]) -> RunComparison:
@@ -130,7 +132,9 @@ def compare(model_dirs: Sequence[str]) -> RunComparison:
         _differences("Manifest", names, [_facts(folder) for folder in folders]),
         *_ends(lengths, curves),
     )
-    return RunComparison(lengths, tables)
+    ends = ({name: curve[-1][1] for name, curve in run.items() if curve} for run in curves)
+    said = dict.fromkeys(filter(None, map(probe_readout, ends)))
+    return RunComparison(lengths, tables, " or ".join(said))
 
 
 def _tokens(run: Curves) -> float:
@@ -220,7 +224,7 @@ def to_markdown(comparison: RunComparison, folded: bool = True) -> str:
     if lengths.warning:
         lines += [f"**{lengths.warning}**", ""]
     for table in comparison.tables:
-        rows = [[_named(name), *cells] for name, *cells in table.rows]
+        rows = [[_named(name, comparison.readout), *cells] for name, *cells in table.rows]
         body = text_table.markdown(table.head, rows) if rows else ["No differences."]
         if not table.is_folded:
             lines += [f"## {table.title}", ""] + ([table.note, ""] if table.note else [])
@@ -232,9 +236,9 @@ def to_markdown(comparison: RunComparison, folded: bool = True) -> str:
     return "\n".join(lines[:-1]) + "\n"
 
 
-def _named(name: str) -> str:
+def _named(name: str, readout: str) -> str:
     """Returns a setting, fact or metric as code, after its name in words if that says more."""
-    words = in_words(name)
+    words = in_words(name, readout)
     return f"{words} (`{name}`)" if words not in ("", name) else f"`{name}`"
 
 

@@ -31,10 +31,10 @@ from xlme_jax.studies.reports.curves import (
 )
 from xlme_jax.studies.reports.explore import Explorable, explorable
 from xlme_jax.studies.reports.html_page import escaped
-from xlme_jax.studies.reports.metric_names import RETRIEVAL, in_words
+from xlme_jax.studies.reports.metric_names import in_words
 from xlme_jax.studies.reports.visible_text import visible_lines
 from xlme_jax.training import manifest
-from xlme_jax.training.metrics import METRICS_FILE, read_metrics, read_samples
+from xlme_jax.training.metrics import METRICS_FILE, probe_readout, read_metrics, read_samples
 from xlme_jax.training.run import PHASES_FILE
 from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 from xlme_jax.validation import shell
@@ -149,7 +149,7 @@ def _main_figure(compared: list[Verdict]) -> verdict.ComparedFigure | None:
 def _next_command(model_dir: Path, curves: Curves, figure: verdict.ComparedFigure) -> str:
     """Returns the command to go on with."""
     good = f"inspect --gin_file={shlex.quote(str(model_dir / 'config.gin'))}"
-    if figure.name == RETRIEVAL:
+    if figure.name.startswith("held-out retrieval"):
         good = "evaluate --tasks=held_out_retrieval"
     return verdict.next_command(str(model_dir), _last_step(curves), figure, good)
 
@@ -171,7 +171,8 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
       (metric, its final value, baseline, the baseline's final value) of each metric that the run
       has logged with its baseline.
     """
-    retrieval = (RETRIEVAL, "probe/retrieval_accuracy")
+    accuracy = "probe/retrieval_accuracy"
+    retrieval = (in_words(accuracy, _readout(curves)), accuracy)
     labels = stream_labels(curves, diagnostics)
     comparisons = [
         (f"{label}: {b.label}", f"{stream}/{b.metric}", b.baseline_label, f"{stream}/{b.baseline}")
@@ -197,6 +198,10 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
         for label, name, baseline, against in comparisons
         if name in curves and against in curves
     ]
+
+
+def _readout(curves: Curves) -> str:
+    return probe_readout({name: curve[-1][1] for name, curve in curves.items()})
 
 
 def _directions(curves: Curves, prefix: str) -> list[str]:
@@ -286,8 +291,13 @@ def _loss(loss: float | None) -> str:
 
 def _metrics_table(curves: Curves) -> str:
     """Returns a table of each metric's first value, mean of its last tenth, last, and name."""
+    readout = _readout(curves)
     rows = [
-        (name, *map(_number, (curve[0][1], final_value(curve), curve[-1][1])), in_words(name))
+        (
+            name,
+            *map(_number, (curve[0][1], final_value(curve), curve[-1][1])),
+            in_words(name, readout),
+        )
         for name, curve in sorted(curves.items())
     ]
     return html_page.table(("metric", "first", "last tenth", "last", "in words"), rows)

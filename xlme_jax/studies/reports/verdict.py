@@ -5,6 +5,8 @@ import math
 import shlex
 from collections.abc import Mapping
 
+from xlme_jax.training.metrics import retrieval_name
+
 # A share counts as above a baseline from so many standard errors of the baseline on.
 _ERRORS = 2.0
 
@@ -76,15 +78,20 @@ def share(value: float) -> str:
 def of_retrieval(task: str, headline: Mapping[str, float]) -> ComparedFigure | None:
     """Returns a task's retrieval by centred cosines, or else by cosines; None without either.
 
+    It is that of the layer that was selected for the readout, if one was.
+
     Args:
       task: task of a measure whose `About.by_readout` is set.
       headline: headline of its outcome, as `runs.evaluating.evaluate` completes it.
     """
-    centred = [name for name in headline if name.startswith(f"{task}/centred/layer_")]
-    name = next((name for name in centred if not name.endswith(")")), f"{task}/accuracy")
+    prefixes = [f"{task}/{readout}/layer_" for readout in ("centred", "raw")]
+    chosen = (n for p in prefixes for n in headline if n.startswith(p) and not n.endswith(")"))
+    name = next(chosen, f"{task}/accuracy")
     if name not in headline:
         return None
-    prefix = f"{task}/centred/" if name in centred else f"{name} "
+    before, _, layer = name.partition("/layer_")
+    readout = f"{before.rpartition('/')[2]}, layer {layer}" if layer else "raw"
+    prefix = f"{before}/" if layer else f"{name} "
     baselines: dict[str, float] = {}
     for other, value in headline.items():
         if other.startswith(prefix) and other.endswith(" (untrained)"):
@@ -92,10 +99,7 @@ def of_retrieval(task: str, headline: Mapping[str, float]) -> ComparedFigure | N
     chance = headline.get(f"{task}/chance", 0.0)
     if chance > 0:
         baselines["chance"] = chance
-    how = "cosine"
-    if name in centred:
-        how = f"centred, layer {name.rpartition('_')[2]}"
-    label = f"{task} ({how}), accuracy@1"
+    label = f"{retrieval_name(readout, task.replace('held_out_', 'held-out '))}, accuracy@1"
     return ComparedFigure(label, headline[name], baselines, 1 / chance if chance > 0 else math.inf)
 
 
