@@ -31,6 +31,7 @@ HEADLINE = {
     "tatoeba/accuracy (untrained)": 0.1,
     "wordalign/aer": 0.3,
     "wordalign/diagonal": 0.6,
+    "xnli/accuracy": 0.4,
     "xnli/accuracy/no": 0.4,
     "xnli/accuracy/mean": 0.4,
     "held_out/bitext/rtd_loss": float("nan"),
@@ -46,8 +47,9 @@ FOUND = [
     ("sentence-similarity", "tatoeba", "mean", "test", "accuracy", 0.7,
      "accuracy, layer 2, centred"),
     ("token-classification", "wordalign", "mean", "test", "aer", 0.3, "aer, layer 1"),
-    ("text-classification", "xnli", "no", "test", "accuracy", 0.4, "accuracy"),
     ("text-classification", "xnli", "mean", "test", "accuracy", 0.4, "accuracy"),
+    ("text-classification", "xnli", "mean", "test", "accuracy", 0.4, "accuracy"),
+    ("text-classification", "xnli", "no", "test", "accuracy", 0.4, "accuracy"),
     ("fill-mask", "held_out", "bitext", "validation", "mlm_loss", 2e-5, "mlm_loss"),
     ("translation", "wmt14_en_fr", "fr", "test", "bleu", 0.25, "bleu"),
     ("translation", "wmt14_en_fr", "fr", "test", "chrf", 0.5, "chrf"),
@@ -80,6 +82,8 @@ def test_the_hub_reads_the_results_of_a_card(tmp_path, objective):
     text = readme.read_text()
     assert "procrustes" not in text and "| tatoeba/accuracy | 0.5000 | 0.1000 |" in text
     assert "tatoeba (centred, layer 2), accuracy@1 0.700." in text
+    assert "Accuracy of retrieval without a layer is by cosine, at the middle layer" in text
+    assert text.count("accuracy@1") == 1  # That of classification is none.
     # What the hub's own writer of results makes of it can be read again.
     added = huggingface_hub.metadata_eval_result(
         model_pretty_name='my "model" \u00e9', task_pretty_name="x", task_id="text-classification",

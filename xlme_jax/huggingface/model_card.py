@@ -13,6 +13,7 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.data.prepared.format import DATA_CARD_FILE
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation import measures
 from xlme_jax.huggingface import sentence_card
 from xlme_jax.huggingface.model_index import front_matter, results_of
 from xlme_jax.huggingface.sentence_vectors import SentenceVectors
@@ -337,7 +338,11 @@ def _figures(checkpoint: Path) -> str:
             "measures before an export is shown here."
         )
     tasks = dict.fromkeys(name.split("/")[0] for name in evaluation.headline)
-    compared = (verdict.of_retrieval(task, evaluation.headline) for task in tasks)
+    compared = (
+        verdict.of_retrieval(task, evaluation.headline)
+        for task in tasks
+        if (measure := measures.of_task(task)) and measure.about.by_readout
+    )
     sentences = [f"{figure.sentence}\n" for figure in compared if figure]
     untrained = {
         _without_layer(name): f"{value:.4f}"
@@ -350,7 +355,12 @@ def _figures(checkpoint: Path) -> str:
         if _without_layer(name) not in untrained
     ]
     head = ["| figure | value | untrained |", "|---|---|---|"]
-    return "\n".join(["## Results\n", *sentences, *head, *rows])
+    note = (
+        "\nAccuracy of retrieval without a layer is by cosine, at the middle layer or that of "
+        "`--layer`; `forward` is from the first language of a pair to the second, or to English."
+    )
+    parts = ["## Results\n", *sentences, *head, *rows, *([note] if sentences else [])]
+    return "\n".join(parts)
 
 
 def _without_layer(name: str) -> str:

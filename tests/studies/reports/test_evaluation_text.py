@@ -1,20 +1,29 @@
 """What `evaluate` prints."""
 
+import dataclasses
+
+import pytest
+
 from xlme_jax.evaluation.outcome import Outcome, Result
-from xlme_jax.studies.reports.evaluation_text import to_text
+from xlme_jax.studies.reports.evaluation_text import next_command, to_text
 
 TASK = "held_out_retrieval"
 
 
-def retrieval(task, values, chance=0.01):
+def retrieval(task, values, pairs=("en-ha",), chance=0.01):
     """Returns the outcome of {(system, readout): accuracy of each layer}."""
     results = [
         Result(task, "mean", "accuracy", value, layer=layer, system=system, readout=readout)
         for (system, readout), of_layer in values.items()
         for layer, value in enumerate(of_layer)
     ]
-    ways = {f"{task}/accuracy_forward": 0.125, f"{task}/accuracy_backward": 0.25}
-    return Outcome(tuple(results), {f"{task}/chance": chance, **ways})
+    for language in ("mean", *pairs):
+        results += [
+            Result(task, language, f"accuracy_{direction}", value, layer=layer, readout=readout)
+            for readout, layer in (("raw", 1), ("centred", 2))
+            for direction, value in (("forward", layer / 8), ("backward", layer / 4))
+        ]
+    return Outcome(tuple(results), {f"{task}/chance": chance})
 
 
 HELD_OUT = retrieval(
@@ -47,8 +56,34 @@ def test_retrieval_is_a_table_by_layer_with_the_best_one_marked():
         "1          0.2500*",
         "untrained  0.5000",
         "",
-        "encoder, layer 1, raw: 0.1250 forward, 0.2500 backward",
+        "raw, layer 1: en to ha 0.1250, ha to en 0.2500",
+        "centred, layer 2: en to ha 0.2500, ha to en 0.5000",
     ]
+
+
+@pytest.mark.parametrize("pairs", [("en-ha", "en-fr"), ("uz-Latn-uz-Cyrl",)])
+def test_directions_of_several_pairs_are_from_the_first_language_and_back(pairs):
+    text = to_text([retrieval(TASK, {("model", "raw"): (0.0, 0.5)}, pairs)])
+    assert (
+        "raw, layer 1: first to second language of a pair 0.1250, "
+        "second to first language of a pair 0.2500"
+    ) in text
+
+
+def test_directions_of_sets_with_english_are_to_english_and_from_it():
+    flores = retrieval("flores", {("model", "raw"): (0.0, 0.5)}, ("ha",))
+    assert "raw, layer 1: to English 0.1250, from English 0.2500" in to_text([HELD_OUT, flores])
+
+
+def test_the_verdict_says_which_layer_it_is_of():
+    headline = {**HELD_OUT.headline, f"{TASK}/centred/layer_2": 0.5}
+    outcome = dataclasses.replace(HELD_OUT, headline=headline)
+    figure, note = to_text([outcome]).splitlines()[-2:]
+    assert (
+        figure == "held-out retrieval (centred, layer 2), accuracy@1 0.500: above chance (0.010)."
+    )
+    assert "best on these same translations" in note and "RetrievalProbe" in note
+    assert to_text([outcome], layer=2).splitlines()[-1] == figure
 
 
 def test_of_a_test_set_the_layers_that_held_out_lines_select_are_marked():
@@ -60,6 +95,14 @@ def test_of_a_test_set_the_layers_that_held_out_lines_select_are_marked():
     # Without them, none is.
     alone = to_text([tatoeba])
     assert "*" not in alone and "0.9000" in alone
+
+
+def test_the_next_command_follows_from_retrieval_alone():
+    xnli = Outcome((Result("xnli", "en", "accuracy", 0.5),), {"xnli/accuracy": 0.25})
+    assert next_command("runs/a", 10, [xnli]) == ""
+    headline = {**HELD_OUT.headline, f"{TASK}/centred/layer_2": 0.5}
+    both = [xnli, dataclasses.replace(HELD_OUT, headline=headline)]
+    assert next_command("runs/a", 10, both) == "python -m xlme_jax.demo --checkpoint=runs/a"
 
 
 def test_other_figures_are_a_list():

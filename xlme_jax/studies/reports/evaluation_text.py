@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from xlme_jax.checkpoints.saved import FOLDER
 from xlme_jax.evaluation import held_out_retrieval, measures, readouts
-from xlme_jax.evaluation.encoding import choose_layer
 from xlme_jax.evaluation.held_out_retrieval import Layers
 from xlme_jax.evaluation.outcome import Outcome
+from xlme_jax.evaluation.retrieval import TRAINED
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.reports import verdict
 from xlme_jax.studies.reports.text_table import aligned
@@ -49,6 +49,9 @@ def next_command(checkpoint: str, step: int | None, outcomes: Sequence[Outcome])
     run = run.parent.parent if run.parent.name == FOLDER else run
     for outcome in outcomes:
         task = outcome.results[0].task if outcome.results else ""
+        measure = measures.of_task(task)
+        if measure is None or not measure.about.by_readout:
+            continue
         figure = verdict.of_retrieval(task, outcome.headline)
         if figure and step:
             return verdict.next_command(str(run), step, figure, "demo")
@@ -79,16 +82,44 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
     for encoder, lines in panels.items():
         yield ""
         yield from aligned(_table(encoder, lines, layers))
-    figures = [headline.get(f"{task}/accuracy_{name}") for name in ("forward", "backward")]
-    if panels and None not in figures:
-        layers_in_all = max(max(of_layer) for of_layer in panels["encoder"].values())
-        number = choose_layer(layer, layers_in_all, "--layer")
-        accuracies = " forward, ".join(f"{figure:.4f}" for figure in figures)
+    if by_direction := list(_by_direction(task, outcome, layers)):
         yield ""
-        yield f"encoder, layer {number}, raw: {accuracies} backward"
+        yield from by_direction
     if figure := verdict.of_retrieval(task, headline):
         yield ""
         yield figure.sentence
+        if task == held_out_retrieval.TASK and layers and layer is None:
+            yield (
+                "(The layer is the best on these same translations, also for the untrained encoder."
+                " Log and report of a run show the readout and the layer of its RetrievalProbe.)"
+            )
+
+
+def _by_direction(task: str, outcome: Outcome, layers: Layers) -> Iterator[str]:
+    """Yields accuracies by direction, raw and centred, at the layers that the tables mark."""
+    rows = [row for row in outcome.results if (row.task, row.system) == (task, "model")]
+    values = {
+        (row.readout, row.layer, row.metric): row.value
+        for mean in ("mean", TRAINED)  # The second is that of the tables if there is one.
+        for row in rows
+        if row.language == mean
+    }
+    forward, backward = "to English", "from English"
+    if task == held_out_retrieval.TASK:
+        pairs = {row.language for row in rows if not row.language.startswith("mean")}
+        first, _, second = pairs.pop().partition("-") if len(pairs) == 1 else ("", "", "")
+        forward, backward = f"{first} to {second}", f"{second} to {first}"
+        if not first or "-" in second:  # Several pairs, or tags with scripts.
+            forward = "first to second language of a pair"
+            backward = "second to first language of a pair"
+    for readout in ("raw", "centred"):
+        number = layers.get(("model", readout))
+        there, back = (
+            values.get((readout, number, f"accuracy_{direction}"))
+            for direction in ("forward", "backward")
+        )
+        if there is not None and back is not None:
+            yield f"{readout}, layer {number}: {forward} {there:.4f}, {backward} {back:.4f}"
 
 
 def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[list[str]]:
