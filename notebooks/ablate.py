@@ -82,7 +82,7 @@ folders
 # %% [markdown]
 # ## Curves
 #
-# `read_metrics` reads a run's `metrics.jsonl`. Retrieval is accuracy@1 among 500 held-out pairs
+# `read_metrics` reads a run's `metrics.jsonl`. Retrieval is accuracy@1 among 450 held-out pairs
 # (chance: 0.2%) of the generator's last layer, whose languages are centred: it is ahead of the
 # discriminator in a run this short.
 

@@ -14,19 +14,19 @@ UNTRAINED = "the untrained encoder"
         # Two standard errors of .0087 in 500 trials are .0083.
         (
             0.014,
-            "not above the untrained encoder (0.0087; that takes 0.017 on 500 lines) yet, but "
-            "above chance (0.002)",
+            "not above the untrained encoder (0.0087; among 500 candidates, up to 0.017 may "
+            "be noise) yet, but above chance (0.002)",
         ),
         (
             0.0168,
-            "not above the untrained encoder (0.0087; that takes 0.0170 on 500 lines) yet, but "
-            "above chance (0.002)",
+            "not above the untrained encoder (0.0087; among 500 candidates, up to 0.0170 may "
+            "be noise) yet, but above chance (0.002)",
         ),
         (0.0073, "not above the untrained encoder (0.0087) yet, but above chance (0.002)"),
         (
             0.005,
-            "not above the untrained encoder (0.0087) or chance (0.002; that takes 0.006 on 500 "
-            "lines) yet",
+            "not above the untrained encoder (0.0087) or chance (0.002; among 500 candidates, up "
+            "to 0.006 may be noise) yet",
         ),
         (0.0172, "above the untrained encoder (0.0087) and chance (0.002)"),
         (0.002, "not above the untrained encoder (0.0087) or chance (0.002) yet"),
@@ -35,7 +35,7 @@ UNTRAINED = "the untrained encoder"
 )
 def test_a_share_is_above_if_chance_does_not_explain_it(value, said):
     figure = ComparedFigure("retrieval", value, {UNTRAINED: 0.0087, "chance": 0.002}, trials=500)
-    shown = "0.0168" if value == 0.0168 else share(value)  # 0.017 would contradict "takes 0.0170".
+    shown = "0.0168" if value == 0.0168 else share(value)  # 0.017 would contradict "up to 0.0170".
     assert figure.sentence == f"retrieval {shown}: {said}."
     assert figure.is_above == said.startswith("above")
 

@@ -37,9 +37,9 @@ class ComparedFigure:
     def sentence(self) -> str:
         """The figure, its baselines and whether it is above them.
 
-        Such as "retrieval 0.011: not above the untrained encoder (0.0087; that takes 0.017 on 500
-        lines) yet, but above chance (0.002)." What it takes is said of a figure that is larger than
-        a baseline by no more than two standard errors.
+        Such as "retrieval 0.011: not above the untrained encoder (0.0087; among 500 candidates,
+        up to 0.017 may be noise) yet, but above chance (0.002)." The limit is two standard errors
+        above the baseline, and is said of a figure between both.
         """
         above: list[str] = []
         below: list[str] = []
@@ -48,11 +48,11 @@ class ComparedFigure:
             if self._exceeds(baseline):
                 above.append(f"{name} ({share(baseline)})")
             elif self.value > baseline:
-                least = self._least(baseline)
-                enough = share(least)
-                if enough == value:
-                    value, enough = f"{self.value:.4f}", f"{least:.4f}"
-                errors = f"that takes {enough} on {self.trials:,.0f} lines"
+                limit = self._least(baseline)
+                up_to = share(limit)
+                if up_to == value:
+                    value, up_to = f"{self.value:.4f}", f"{limit:.4f}"
+                errors = f"among {self.trials:,.0f} candidates, up to {up_to} may be noise"
                 below.append(f"{name} ({share(baseline)}; {errors})")
             else:
                 below.append(f"{name} ({share(baseline)})")
