@@ -62,8 +62,20 @@ def test_the_picture_is_written_beside_the_file(tmp_path, contents):
 def test_languages_are_summed_over_their_tasks():
     other = dataclasses.replace(PAIRS, task="bitext_en_yy", texts=7, lines=7, duplicates=1)
     found = corpora._languages([DOCUMENTS, PAIRS, other])
-    assert (found["en"].pairs, found["en"].lines, found["en"].duplicates) == (5007, 5007, 51)
+    assert (found["en"].pairs, found["en"].duplicate_pairs, found["en"].lines) == (5007, 51, 0)
     assert found["sw"].characters == pytest.approx(50.4 * 200)
+    assert (found["sw"].lines, found["sw"].duplicate_lines, found["sw"].pairs) == (200, 3, 0)
+
+
+def test_the_picture_has_the_duplicates_of_the_table(monkeypatch):
+    both = dataclasses.replace(DOCUMENTS, task="cc100_en", sides=(Side("en", 50.4),))
+    figures = []
+    monkeypatch.setattr(corpora.pictures, "png", lambda figure: figures.append(figure) or b"")
+    corpora.draw([both, PAIRS])
+    (figure,) = figures
+    texts = {axis.get_xlabel(): [text.get_text() for text in axis.texts] for axis in figure.axes}
+    assert texts["duplicates, percent of the lines of running text"] == ["0", "1.5"]
+    assert texts["duplicates, percent of pairs"] == ["1", "1"]
 
 
 def test_each_language_has_one_family():

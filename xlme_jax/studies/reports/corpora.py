@@ -122,9 +122,10 @@ class _Language:
     """Sums over the tasks of a language."""
 
     characters: float = 0
-    pairs: int = 0
     lines: int = 0
-    duplicates: int = 0
+    duplicate_lines: int = 0
+    pairs: int = 0
+    duplicate_pairs: int = 0
     tokens_per_character: list[float] = dataclasses.field(default_factory=list)
 
 
@@ -135,11 +136,12 @@ def _languages(contents: Sequence[Content]) -> dict[str, _Language]:
         for side in content.sides:
             language = languages.setdefault(side.language, _Language())
             if len(content.sides) > 1:
-                language.pairs += content.texts
+                language.pairs += content.lines
+                language.duplicate_pairs += content.duplicates
             else:
                 language.characters += side.characters * content.lines
-            language.lines += content.lines
-            language.duplicates += content.duplicates
+                language.lines += content.lines
+                language.duplicate_lines += content.duplicates
             if side.tokens_per_character is not None:
                 language.tokens_per_character.append(side.tokens_per_character)
     return languages
@@ -160,8 +162,11 @@ def draw(contents: Sequence[Content]) -> bytes:
     panels: dict[str, list[float]] = {
         "running text, million characters": [stats[x].characters / 1e6 for x in named],
         "pairs, over all partners": [stats[x].pairs for x in named],
-        "duplicates, percent of lines": [
-            100 * stats[x].duplicates / max(1, stats[x].lines) for x in named
+        "duplicates, percent of the lines of running text": [
+            100 * stats[x].duplicate_lines / max(1, stats[x].lines) for x in named
+        ],
+        "duplicates, percent of pairs": [
+            100 * stats[x].duplicate_pairs / max(1, stats[x].pairs) for x in named
         ],
         "tokens per character": [
             float(np.mean(stats[x].tokens_per_character or [0])) for x in named
