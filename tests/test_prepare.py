@@ -683,14 +683,14 @@ def test_validation_is_held_out_of_everything(held_config):
             **{(name, "validation"): 5 for name in names[3:]},
         }
     )
-    reason = "text held out for validation"
+    pairs, lines = "pairs with a held-out text", "lines equal to held-out text"
     assert {name: row.skipped for name, row in rows.items() if row.skipped} == {
-        ("bitext_en_fr", "train"): {reason: 5},
-        ("bitext_en_sw", "train"): {reason: 5},
-        ("bitext_fr_sw", "train"): {reason: 5},
-        ("cc100_en", "train"): {reason: 5},
-        ("cc100_fr", "train"): {reason: 5},
-        ("cc100_sw", "train"): {reason: 4},  # its line 7 is empty
+        ("bitext_en_fr", "train"): {pairs: 5},
+        ("bitext_en_sw", "train"): {pairs: 5},
+        ("bitext_fr_sw", "train"): {pairs: 5},
+        ("cc100_en", "train"): {lines: 5},
+        ("cc100_fr", "train"): {lines: 5},
+        ("cc100_sw", "train"): {lines: 4},  # its line 7 is empty
         ("bitext_en_sw", "validation"): {"missing unit": 1},
         ("bitext_fr_sw", "validation"): {"missing unit": 1},
     }
@@ -738,7 +738,7 @@ def test_only_text_of_its_own_split_is_written(held_config, multiway):
     assert numbers == {f"{i}." for i in range(40)} - {"5.", "19.", "30."}
     assert sum("number" in text for text in texts["cc100_en", "train"]) == 18
     row = PreparedDataset.load(config.output).task("cc100_en")
-    assert (row.examples, row.skipped) == (20, {"text held out for validation": 2})
+    assert (row.examples, row.skipped) == (20, {"lines equal to held-out text": 2})
 
 
 def test_shuffled_pairs_translate_nothing_in_training_alone(held_config):

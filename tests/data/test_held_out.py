@@ -115,7 +115,7 @@ def test_splits_part_the_corpora_and_share_no_text(rows, documents, spec):
         lines = [line for text in train for line in text.split("\n")]
         assert not {simplest(line) for line in lines} & texts["en"]
         whole = sum(map(len, documents)) - sum(map(len, out))
-        assert len(lines) + report.skipped[held_out.REASON] == whole
+        assert len(lines) + report.skipped[held_out.LINES_REASON] == whole
 
 
 SWAHILI = ("sw", "swa", "swh_Latn", "swh-Latn", "sw_KE")
@@ -134,7 +134,7 @@ def test_text_is_held_out_in_every_spelling_of_its_language(tmp_path, of_documen
     held = HeldOutText("every:2", corpora=Corpora(sources=corpora.sources))
     ((language, file),) = corpora.documents
     train, report = read_documents(held, language, file, "train")
-    assert (train, report.skipped[held_out.REASON]) == (["Mwanzo."], 4)
+    assert (train, report.skipped[held_out.LINES_REASON]) == (["Mwanzo."], 4)
 
 
 # Whitespace, marks and characters that NFKC replaces, in orders that composition depends on.

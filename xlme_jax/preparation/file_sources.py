@@ -323,7 +323,7 @@ def _without_texts(document: str, texts: Container[int], report: ReadReport) -> 
     remaining = [line for line in lines if digest(line) not in texts]
     if len(remaining) == len(lines):
         return document
-    report.skip(held_out_data.REASON, len(lines) - len(remaining))
+    report.skip(held_out_data.LINES_REASON, len(lines) - len(remaining))
     return "\n".join(remaining).strip()
 
 
@@ -458,7 +458,7 @@ def split_pairs(
             if isinstance(unit, str):
                 report.skip(unit)
             elif training and (digest(unit[0]) in first or digest(unit[1]) in second):
-                report.skip(held_out_data.REASON)
+                report.skip(held_out_data.PAIRS_REASON)
             else:
                 report.read += 1
                 yield unit

@@ -38,8 +38,9 @@ from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
 VALIDATION = "validation"
-# Reason for skipping a line of a document or a pair in training.
-REASON = "text held out for validation"
+# Reasons for skipping a line of a training document, and a training pair.
+LINES_REASON = "lines equal to held-out text"
+PAIRS_REASON = "pairs with a held-out text"
 _SHOWN_IDS = 5
 _FORMS = {
     "every": "every:20 (every 20th unit; at least 2)",
