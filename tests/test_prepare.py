@@ -490,6 +490,7 @@ def test_the_commands(raw, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert Vocabulary.load(model).size == 110
+    assert "SentencePiece trains 110 ids on this sample; it prints nothing" in done.stderr
     next_words = shlex.split(done.stdout.removeprefix("Next: "))
     assert next_words[:3] == ["python", "-m", "xlme_jax.prepare"]
     assert {*next_words[3:]} == {*files, f"--vocabulary={model}", f"--output={tmp_path / 'v'}"}

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -230,11 +230,21 @@ def _by_temperature(texts: Sequence[LanguageText]) -> Vocabulary:
 
     sample = vocabulary_text.sample_text(texts, _budget(), _ALPHA.value, _SEED.value)
     return vocabulary.train_vocabulary(
-        vocabulary_text.progress_bar(sample),
+        _announced(vocabulary_text.progress_bar(sample)),
         _SIZE.value,
         byte_fallback=_BYTE_FALLBACK.value,
         character_coverage=_COVERAGE.value,
         allow_smaller=_ALLOW_SMALLER.value,
+    )
+
+
+def _announced(texts: Iterable[str]) -> Iterator[str]:
+    """Yields the texts, and then says that SentencePiece, which prints nothing, begins."""
+    yield from texts
+    print(
+        f"SentencePiece trains {_SIZE.value:,} ids on this sample; it prints nothing meanwhile, "
+        "often for minutes.",
+        file=sys.stderr,
     )
 
 
