@@ -146,6 +146,18 @@ def test_skipped_texts_are_counted_and_reported(config, capfd):
     assert said.count("--max_pair_tokens sets the length of the longest pairs") == 1
 
 
+def test_columns_that_are_not_checked_are_named_at_the_end(config, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(preparing.first_records.language_id, "is_installed", lambda: False)
+    prepare(config)
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert "Not checked: whether columns are exchanged (en-sw); that needs py3langid" in last
+    (tmp_path / "moses").mkdir()  # Each file of this layout names one language.
+    for language in ("en", "sw"):
+        shutil.copy(f"{config.bitext_dir}/y.en-sw.{language}", tmp_path / "moses")
+    prepare(dataclasses.replace(config, bitext_dir=str(tmp_path / "moses")))
+    assert "Not checked" not in capfd.readouterr().err
+
+
 def test_an_interrupted_run_goes_on(config, monkeypatch, raw, tmp_path):
     done = []
     original = tokenizing.run_unit

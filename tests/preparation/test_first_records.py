@@ -101,6 +101,25 @@ def test_scripts_are_those_that_a_language_is_written_in():
     assert not languages.scripts_in_use("aeb")
 
 
+def test_what_is_not_checked_is_said(monkeypatch):
+    pairs = [("en", "sw"), ("en", "ru"), ["en", "sw"]]
+    monkeypatch.setattr(first_records.language_id, "is_installed", lambda: False)
+    assert first_records.unchecked(pairs) == (
+        "Not checked: whether columns are exchanged (en-sw); that needs py3langid, which is not "
+        "installed: pip install 'xlme_jax[langid]', then repeat this command with --inspect"
+    )
+    assert "(af-en, da-en, de-en, en-es, en-fr and 2 more)" in first_records.unchecked(
+        [(*sorted((code, "en")),) for code in ("af", "da", "de", "es", "fr", "it", "sw")]
+    )
+    assert not first_records.unchecked(pairs[1:2])
+
+
+def test_languages_that_the_package_does_not_know_are_not_checked():
+    pytest.importorskip("py3langid", reason="needs the extra langid")
+    sentence = first_records.unchecked([("en", "sw"), ("bbj", "en")])
+    assert sentence.startswith("Not checked: whether columns are exchanged (bbj-en); py3langid")
+
+
 def test_a_sign_is_named_right():
     config = PrepareConfig("x", ("cc100",), options={"accept": ("jsn",)})
     with pytest.raises(ValueError, match=r"'jsn' is none of json, markup"):

@@ -364,7 +364,8 @@ def pair_tasks(
             splits = {split: [_distinct(shards)] for split, shards in splits.items() if shards}
         if shuffle_pairs:
             splits["train"] = [_mismatched(shard) for shard in splits["train"]]
-        tasks.append(TextTask(name, task, pair, splits))
+        has_columns = any(source.has_columns_in_order for source in group)
+        tasks.append(TextTask(name, task, pair, splits, has_columns=has_columns))
     return tasks
 
 

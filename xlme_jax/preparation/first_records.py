@@ -25,6 +25,7 @@ from xlme_jax.preparation import language_id
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import Flag, Shard, setting
 from xlme_jax.preparation.tokenizing import Read, Texts
+from xlme_jax.validation import extras
 
 RECORDS = 1000
 _MOST_CHARS = 1 << 21  # Of long documents, fewer than `RECORDS` are held and examined.
@@ -42,6 +43,7 @@ _LEAST_LETTERS = 100
 _NEARLY_ALL = 0.99
 _LEAST_TO_IDENTIFY = 50  # Fewest pairs whose languages are identified.
 _LEAST = 4  # Fewest lines or pairs that prove anything.
+_NAMED = 5  # Pairs of languages in a message.
 
 _log = logging.getLogger(__name__)
 
@@ -291,12 +293,39 @@ def _findings(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterat
 
 
 def _exchanged(records: Sequence[tuple[str, ...]], tags: Sequence[str]) -> Iterator[_Finding]:
-    """Yields a finding if the two texts of pairs have exchanged languages of a common script."""
-    if _scripts(tags[0]) & _scripts(tags[1]):
+    """Yields a finding if the two texts of pairs have exchanged languages."""
+    if _share_script(tags):
         firsts, seconds = zip(*records)
         if language_id.are_exchanged(firsts, seconds, (tags[0], tags[1])):
             count = len(records)
             yield _Finding("swapped_sides", count, count, "pairs", example=" | ".join(records[0]))
+
+
+def _share_script(pair: Sequence[str]) -> bool:
+    """Returns whether two languages have a common script, or one whose scripts are not known."""
+    first, second = map(_scripts, pair)
+    return not first or not second or bool(first & second)
+
+
+def unchecked(pairs: Iterable[Sequence[str]]) -> str:
+    """Returns a sentence on pairs whose columns may be exchanged unnoticed; "" if there are none.
+
+    Args:
+      pairs: Canonical tags of the two languages of texts that `checked` reads with `has_columns`.
+    """
+    names = [
+        "-".join(pair)
+        for pair in dict.fromkeys(map(tuple, pairs))
+        if _share_script(pair) and not language_id.can_compare(pair)
+    ]
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    text = f"Not checked: whether columns are exchanged ({', '.join(names[:_NAMED])}{more})"
+    if language_id.is_installed():
+        return f"{text}; py3langid does not know one of the languages, so look at some pairs"
+    needs = extras.missing("that", language_id.PY3LANGID)
+    return f"{text}; {needs}, then repeat this command with --inspect"
 
 
 def _lines(texts: Iterable[str], number: int) -> list[str]:

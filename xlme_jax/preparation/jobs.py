@@ -133,6 +133,7 @@ def _job(
         in_order=in_order,
         reads=tuple(shard.read for shard in shards),
         encodes=tuple(shard.encode for shard in shards if shard.encode),
+        has_columns=task.has_columns,
     )
 
 

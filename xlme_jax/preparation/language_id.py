@@ -53,6 +53,16 @@ def share_of_others(texts: Iterable[str], language: str) -> float | None:
     return sum(_code(py3langid.classify(text)[0]) != code for text in long) / len(long)
 
 
+def is_installed() -> bool:
+    """Returns whether py3langid is installed."""
+    return importlib.util.find_spec(PY3LANGID) is not None
+
+
+def can_compare(pair: Iterable[str]) -> bool:
+    """Returns whether py3langid is installed and knows the languages of a pair."""
+    return is_installed() and all(map(identifier(PY3LANGID).knows, pair))
+
+
 def are_exchanged(
     firsts: Sequence[str], seconds: Sequence[str], languages_of_sides: tuple[str, str]
 ) -> bool:
@@ -60,21 +70,18 @@ def are_exchanged(
 
     The texts of each side are dealt into four pieces, and each piece must be more like the language
     of the other side, so that close languages are not confused. Returns False for fewer than four
-    pairs, which leave a piece empty; without py3langid; or if it does not know both languages.
+    pairs, which leave a piece empty, and unless `can_compare`.
 
     Args:
       firsts: First texts of N pairs.
       seconds: Second texts of the pairs.
       languages_of_sides: Expected language of the first and of the second texts.
     """
-    if importlib.util.find_spec("py3langid") is None:
+    if not can_compare(languages_of_sides):
         return False
     import py3langid
 
     codes = [_code(language) for language in languages_of_sides]
-    # Ranked for any text, all languages that py3langid knows are listed.
-    if not set(codes) <= {_code(label) for label, _ in py3langid.rank("")}:
-        return False
     for side, texts in enumerate((firsts, seconds)):
         for start in range(_PIECES):
             piece = " ".join(texts[start::_PIECES])[:_PIECE_CHARS]

@@ -39,6 +39,7 @@ from xlme_jax.preparation import (
     dropping,
     evaluation_index,
     evaluation_overlap,
+    first_records,
     sources,
     tokenizing,
 )
@@ -128,6 +129,8 @@ def prepare(
     _summarize(table)
     for line in dropping.summary_lines(dropped):
         _log.info(line)
+    if sentence := first_records.unchecked(job.languages for job in jobs if job.has_columns):
+        _log.warning("%s", sentence)
     if problem:
         raise DataError(f"{output}: the data set is complete, but {problem}")
     return table

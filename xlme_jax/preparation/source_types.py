@@ -94,6 +94,8 @@ class TextTask:
       num_examples: {split: number of examples}; None: not known without reading.
       benchmark: Benchmark of labelled examples; empty: the task has text or pairs.
       origins: Corpora that the text comes from; empty: not known.
+      has_columns: Whether some files of pairs tell only by the order of columns which text is in
+        which language.
     """
 
     mixture: str
@@ -103,6 +105,7 @@ class TextTask:
     num_examples: Mapping[str, int] | None = None
     benchmark: str = ""
     origins: tuple[Origin, ...] = ()
+    has_columns: bool = False
 
     @property
     def kind(self) -> str:

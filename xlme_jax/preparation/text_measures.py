@@ -76,6 +76,7 @@ class Content:
       evaluation: Number of evaluation texts that occur in the task; None if not asked for.
       skipped: Skipped texts by reason.
       unread: Evaluation files that could not be read, so that `evaluation` may be too low.
+      has_columns: See `TextTask`.
     """
 
     task: str
@@ -89,6 +90,7 @@ class Content:
     evaluation: int | None
     skipped: dict[str, int]
     unread: int = 0
+    has_columns: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +140,7 @@ class _Work:
             reading.duplicates,
             None if self.evaluation is None else len(reading.evaluation_texts),
             dict(Counter(report.skipped).most_common()),
+            has_columns=task.has_columns,
         )
 
     def _side(self, language: str, reading: _Reading, number: int) -> Side:

@@ -63,6 +63,7 @@ class Job:
       reads: For each source shard, the function that streams its texts.
       encodes: For each source shard of a SeqIO task of a user, the function that streams token
         ids; empty: `encoded` encodes the texts of `reads`.
+      has_columns: See `TextTask`.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Job:
     in_order: bool = False
     reads: tuple[Read, ...] = dataclasses.field(default=(), compare=False, repr=False)
     encodes: tuple[Encode, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    has_columns: bool = dataclasses.field(default=False, compare=False, repr=False)
 
     @property
     def units(self) -> int:

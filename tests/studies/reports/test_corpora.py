@@ -24,6 +24,15 @@ def test_the_summary_has_a_row_for_each_task():
     assert lines[3].startswith("skipped in bitext_en_xx: 2 empty side")
 
 
+def test_the_summary_ends_with_what_was_not_checked(monkeypatch):
+    monkeypatch.setattr(corpora.first_records.language_id, "is_installed", lambda: False)
+    sides = (Side("en", 20.0), Side("sw", 30.0))
+    columns = dataclasses.replace(PAIRS, sides=sides, has_columns=True)
+    last = corpora.summary([DOCUMENTS, columns]).splitlines()[-1]
+    assert last.startswith("Not checked: whether columns are exchanged (en-sw)")
+    assert "Not checked" not in corpora.summary([dataclasses.replace(columns, has_columns=False)])
+
+
 def test_columns_that_no_task_has_are_left_out():
     bare = dataclasses.replace(PAIRS, sides=tuple(Side(s.language, 9) for s in SIDES))
     rows = corpora.summary([dataclasses.replace(bare, evaluation=None)]).splitlines()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from xlme_jax.data.language_families import FAMILIES, family
+from xlme_jax.preparation import first_records
 from xlme_jax.preparation.text_measures import Content, Side
 from xlme_jax.storage.files import replace_file
 from xlme_jax.studies.reports import pictures
@@ -31,7 +32,7 @@ def write(folder: Path, contents: Sequence[Content]) -> None:
 
 
 def summary(contents: Sequence[Content]) -> str:
-    """Returns a text table with a row for each task, and a line for each task with skipped texts.
+    """Returns a text table with a row for each task, and lines on what was skipped or not checked.
 
     Columns: task, language families, files, their size, documents or pairs ("+": only this many
     were read), lines of documents, characters per line, and duplicates among the lines or pairs.
@@ -56,6 +57,11 @@ def summary(contents: Sequence[Content]) -> str:
             lines.append(f"skipped in {content.task}: {why}")
     if unread := max((content.unread for content in contents), default=0):
         lines.append(f"evaluation: {unread:,} files COULD NOT BE READ and were not compared")
+    pairs = (
+        [side.language for side in content.sides] for content in contents if content.has_columns
+    )
+    if sentence := first_records.unchecked(pairs):
+        lines.append(sentence)
     return "\n".join(lines)
 
 
