@@ -133,10 +133,25 @@ def test_figures_stand_beside_what_they_must_beat(tmp_path, undrawn):
     # F1 = 2 * .5 * .25 / .75 = 1/3; all replaced: .2 / 1.1.
     assert (
         "<td>bitext: detection F1</td><td>0.3333</td>"
-        "<td>calling every token replaced: 0.1818</td><td>1.8×</td>"
+        "<td>calling every token replaced: 0.1818</td><td>1.83×</td>"
     ) in page
-    assert "<td>0.08</td><td>chance: 0.002</td><td>40.0×</td>" in page
-    assert "<td>0.08</td><td>the untrained encoder: 0.01</td><td>8.0×</td>" in page
+    assert "<td>0.08</td><td>chance: 0.002</td><td>40.00×</td>" in page
+    assert "<td>0.08</td><td>the untrained encoder: 0.01</td><td>8.00×</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "baseline", "ratio"),
+    [
+        (0.2514, 0.2629, "0.96×"),
+        (0.9981, 1.0, "0.9981×"),
+        (1.0004, 1.0, "1.0004×"),
+        (0.0, 0.5, "0.00×"),
+        (0.5, 0.0, "–"),
+        (math.nan, 0.5, "–"),
+    ],
+)
+def test_a_ratio_shows_on_which_side_of_its_baseline_a_figure_is(value, baseline, ratio):
+    assert run_page._times(value, baseline) == ratio
 
 
 def test_readouts_over_layers_are_a_picture_of_their_own(tmp_path, undrawn, monkeypatch):

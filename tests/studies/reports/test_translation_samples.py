@@ -49,7 +49,7 @@ def test_scores_stand_beside_the_dictionarys(tmp_path, monkeypatch):
     for direction, bleu in (("mean", 42), ("en-ru", 40), ("ru-en", 41)):
         assert (
             f"<td>held-out translation, BLEU: {direction}</td><td>{bleu}</td>"
-            f"<td>a word-by-word dictionary: 20</td><td>{bleu / 20:.1f}×</td>"
+            f"<td>a word-by-word dictionary: 20</td><td>{bleu / 20:.2f}×</td>"
         ) in found
     assert found.count("held-out translation, exact match: ") == 3
     assert found.index("BLEU: mean") < found.index("BLEU: en-ru")

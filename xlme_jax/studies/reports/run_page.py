@@ -373,5 +373,11 @@ def _number(value: float) -> str:
 
 
 def _times(value: float, baseline: float) -> str:
-    """Returns the ratio of a value to its baseline; a dash if it has none."""
-    return f"{value / baseline:.1f}×" if baseline > 0 and math.isfinite(value) else "–"
+    """Returns the ratio of a value to its baseline; a dash if it has none.
+
+    A ratio near 1 has as many digits as the figures, so that it shows on which side it is.
+    """
+    if not (baseline > 0 and math.isfinite(value)):
+        return "–"
+    ratio = value / baseline
+    return f"{ratio:.4f}×" if abs(ratio - 1) < 0.01 else f"{ratio:.2f}×"
