@@ -94,7 +94,7 @@ def test_predicted_continuations_are_shown_beside_the_text():
     guess = Guess(guessed, shares, shares, predicted)
     reading = Reading(tokens, np.zeros(tokens.shape, bool), {"translation": guess})
     text = batch_text.render(made_batches.batch(made_batches.stream(reading=reading)))
-    assert "      translation (of the original 50.0%): the cats{dog}</s>" in text
+    assert "      translation (original tokens at 50.0%): the cats{dog}</s>" in text
 
 
 HOSTILE = "\x1b]0;x\x07\x00\u202e<script>\u2066\r\n"

@@ -26,10 +26,10 @@ def test_sentences_are_lines_of_text_that_survive_json():
     assert "{y}" not in lines[0]
     assert lines[1:] == [
         "  text, en",
-        "    generator (50.0% of the original): <s> the [cat>dog]!s sat </s>",
+        "    generator (original tokens at 50.0%): <s> the [cat>dog]!s sat </s>",
         "  text, en",
         # In a direction of its own.
-        "    generator (50.0% of the original): <s> \u2068שלום? [עולם>dog]\u2069 </s>",
+        "    generator (original tokens at 50.0%): <s> \u2068שלום? [עולם>dog]\u2069 </s>",
     ]
     again = through_json(found)
     assert samples.to_text(again).splitlines() == lines
@@ -75,7 +75,7 @@ def test_translations_stand_below_the_text():
     assert lines == [
         "  text, en",
         "    text: <s> \u2068שלום עולם\u2069 </s>",
-        "    translation (50.0% of the original): <s> \u2068שלום {dog}\u2069 </s>",
+        "    translation (original tokens at 50.0%): <s> \u2068שלום {dog}\u2069 </s>",
     ]
     page = samples_page.section([{"step": 0, "sentences": [samples.to_json(found)]}])
     assert '<mark class="missed">dog</mark>' in page and ">masked<" not in page
@@ -128,6 +128,7 @@ def records(pieces=made_batches.PIECES, steps=(0, 1000)):
 def test_a_page_shows_each_sentence_step_by_step():
     page = samples_page.section(records())
     assert page.count("<h3>text, en</h3>") == 2
+    assert "<th>mean probability of the original tokens</th>" in page
     assert "<td>1,000</td><td>generator</td><td>50.0%</td>" in page
     assert page.count('<mark class="masked">cat</mark>') == 1
     assert page.count('<mark class="found">dog</mark>') == 2

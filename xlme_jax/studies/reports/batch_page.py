@@ -94,7 +94,7 @@ def _segment(segment: Segment) -> str:
             for token, prediction in predictions
         )
         mean = sum(prediction.of_original for _, prediction in predictions) / len(predictions)
-        note = html.escape(f"{name}, of the original {mean:.1%}")
+        note = html.escape(f"{name}, mean probability of the original tokens {mean:.1%}")
         parts.append(
             f'<span class="note">{note}</span><p dir="{direction}"><bdi>{guessed}</bdi></p>'
         )

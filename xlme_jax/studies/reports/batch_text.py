@@ -119,7 +119,8 @@ class _Painter:
                 for token, prediction in predictions
             ]
             mean = sum(prediction.of_original for _, prediction in predictions) / len(predictions)
-            yield f"      {name} (of the original {mean:.1%}): {isolated(''.join(parts).strip())}"
+            guessed = isolated("".join(parts).strip())
+            yield f"      {name} (original tokens at {mean:.1%}): {guessed}"
 
     def _run(self, tokens: Sequence[Token]) -> str:
         if tokens[0].is_special and not any(token.is_masked for token in tokens):

@@ -198,7 +198,7 @@ def _lines(sentence: Sentence) -> Iterator[str]:
         yield f"    text: {_text(sentence.segment, '')}"
     for name in sentence.names:
         share = f"{sentence.of_original(name):.1%}"
-        yield f"    {name} ({share} of the original): {_text(sentence.segment, name)}"
+        yield f"    {name} (original tokens at {share}): {_text(sentence.segment, name)}"
 
 
 def _text(segment: Segment, name: str) -> str:

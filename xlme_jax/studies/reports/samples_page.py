@@ -81,7 +81,7 @@ def _table(first: Sentence, steps: Mapping[int, Sentence]) -> str:
         for step, sentence in steps.items()
         for name in sentence.names
     ]
-    head = ("step", "predicted by", "of the original", "")
+    head = ("step", "predicted by", "mean probability of the original tokens", "")
     return f'<div class="steps">{html_page.table(head, rows, "texts")}</div>'
 
 
