@@ -275,9 +275,11 @@ def test_unknown_metric_raises_at_the_first_line(tmp_path, mesh):
 
 def test_rules_that_are_never_due_are_reported(tmp_path, mesh, caplog):
     with caplog.at_level("INFO"):
-        run(tmp_path, mesh, (StopRule("monolingual/error", 10**9, least=1.0),))
+        run(tmp_path, mesh, (StopRule("monolingual/error", 10**9, 1.0, "rows"),))
     said = (
-        "The stop rule of monolingual/error is judged from 1,000,000,000 tokens on. This run ends"
+        "A stop rule (Train.stop_rules) was not checked. It ends a run unless monolingual/error - "
+        "rows is at least 1 at 1,000,000,000 tokens and above its value at half of them; this run "
+        f"ends at {tokens_up_to(12):,} tokens."
     )
     assert said in caplog.text
 

@@ -80,6 +80,11 @@ class StopRule:
         if not math.isfinite(self.least):
             raise ValueError(f"StopRule.least = {self.least} must be finite.")
 
+    @property
+    def name(self) -> str:
+        """What is compared with `least`, such as "bitext/mlm_accuracy - monolingual/..."."""
+        return self.metric if self.minus is None else f"{self.metric} - {self.minus}"
+
     def judge(self, history: Sequence[Line], metrics: Collection[str]) -> str | None:
         """Judges whether the rule is met.
 
@@ -107,8 +112,7 @@ class StopRule:
         width = _SHARE * due.tokens
         now = self._mean(history, due.tokens, width)
         mean_before = self._mean(history, due.tokens / 2, width)
-        name = self.metric if self.minus is None else f"{self.metric} - {self.minus}"
-        status = f"Step {due.step}, {due.tokens:,.0f} tokens: {name} is {now:.4g}"
+        status = f"Step {due.step}, {due.tokens:,.0f} tokens: {self.name} is {now:.4g}"
         # NaN compares as False: without a value at half of the tokens, growth is not required.
         if now >= self.least and not (self.growing and now <= mean_before):
             _log.info("%s; the stop rule is met.", status)
@@ -196,9 +200,11 @@ class StopRules:
         error = self._judge() if self._active else None
         if self._active and last_step and error is None:
             for rule in self._waiting:
+                growth = " and above its value at half of them" if rule.growing else ""
                 _log.info(
-                    f"The stop rule of {rule.metric} is judged from {rule.at_tokens:,} tokens on. "
-                    "This run ends before, which is no fault of a short one."
+                    "A stop rule (Train.stop_rules) was not checked. It ends a run unless "
+                    f"{rule.name} is at least {rule.least:g} at {rule.at_tokens:,} tokens{growth}; "
+                    f"this run ends at {self._history[-1].tokens:,.0f} tokens."
                 )
         if error is not None:
             local_verdict = _RUN_ENDS
