@@ -114,12 +114,11 @@ def _by_direction(task: str, outcome: Outcome, layers: Layers) -> Iterator[str]:
             backward = "second to first language of a pair"
     for readout in ("raw", "centred"):
         number = layers.get(("model", readout))
-        there, back = (
-            values.get((readout, number, f"accuracy_{direction}"))
-            for direction in ("forward", "backward")
-        )
-        if there is not None and back is not None:
-            yield f"{readout}, layer {number}: {forward} {there:.4f}, {backward} {back:.4f}"
+        keys = [(readout, number, f"accuracy_{way}") for way in ("forward", "backward")]
+        if all(key in values for key in keys):
+            ways = zip((forward, backward), keys)
+            accuracies = ", ".join(f"{way} {values[key]:.4f}" for way, key in ways)
+            yield f"{readout}, layer {number}: {accuracies}"
 
 
 def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[list[str]]:
