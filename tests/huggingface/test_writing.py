@@ -130,6 +130,32 @@ def test_rtd_without_relative_bias_goes_out_as_xlmr_without_head(tmp_path):
     assert not any("head" in name for name in tensors_of(tmp_path / "exported"))
 
 
+@pytest.mark.parametrize(
+    ("objective", "bias", "unexpected", "missing"),
+    [
+        ("xlm", "none", {"lm_head"}, {"pooler"}),
+        ("xlm", "gated", {"lm_head"}, set()),
+        ("xlme", "none", set(), set()),
+    ],
+)
+def test_the_card_foretells_the_load_report(tmp_path, objective, bias, unexpected, missing):
+    transformers = pytest.importorskip("transformers")
+    run = hf_folders.write_checkpoint(tmp_path / "run", objective, Encoder__relative_bias=bias)
+    folder = tmp_path / "exported"
+    hf_folders.export(run, folder)
+    card = (folder / "README.md").read_text()
+    # The options of the card's call of AutoModel.
+    options = {"add_pooling_layer": False} if "add_pooling_layer=False" in card else {}
+    with hf_folders.separate_modules(tmp_path / "modules"):
+        _, report = transformers.AutoModel.from_pretrained(
+            folder, output_loading_info=True, trust_remote_code=True, **options
+        )
+    assert {name.split(".")[0] for name in report["unexpected_keys"]} == unexpected
+    assert {name.split(".")[0] for name in report["missing_keys"]} == missing
+    assert ("`lm_head.*` as UNEXPECTED" in card) == bool(unexpected)
+    assert ("`pooler.*` (a layer" in card) == bool(missing)
+
+
 def test_the_model_file_comes_along_where_it_is_needed(tmp_path):
     run = hf_folders.write_checkpoint(tmp_path / "run")
     hf_folders.export(run, tmp_path / "exported")

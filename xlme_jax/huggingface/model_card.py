@@ -257,22 +257,30 @@ def _header(
 def _usage_section(name: str, layout: WeightLayout) -> str:
     """Returns the section on how to load and call the model."""
     trust = ", trust_remote_code=True" if layout.has_own_code else ""
-    kind = "AutoModelForMaskedLM" if layout.head == "mlm" else "AutoModel"
+    has_mlm = layout.head == "mlm"
+    kind = "AutoModelForMaskedLM" if has_mlm else "AutoModel"
+    without_pooler = ", add_pooling_layer=False" if layout.is_xlmr and not has_mlm else ""
     lines = [
         "## How to use it\n",
         "```python",
         f"from transformers import {kind}, AutoTokenizer\n",
         f'tokenizer = AutoTokenizer.from_pretrained("{name}"{trust})',
-        f'model = {kind}.from_pretrained("{name}"{trust})',
+        f'model = {kind}.from_pretrained("{name}"{trust}{without_pooler})',
         'batch = tokenizer(["A text.", "Ein anderer."], padding=True, return_tensors="pt")',
         "output = model(**batch, output_hidden_states=True)",
         "output.hidden_states  # embeddings, then the output of each layer",
     ]
-    if layout.head == "mlm":
+    if has_mlm:
         lines.append("output.logits  # one per token and vocabulary entry")
     elif layout.head is not None:
         lines.append("output.logits  # one per token, positive for tokens predicted as replaced")
     lines.append("```")
+    if has_mlm:
+        pooler = ", and `pooler.*` (a layer that it adds and nothing here uses) as MISSING"
+        lines.append(
+            "\n`AutoModel` loads the encoder alone. Its load report then names `lm_head.*` as "
+            f"UNEXPECTED{pooler if layout.is_xlmr else ''}, which is harmless."
+        )
     if layout.encoder.absolute_positions:
         lines.append(f"\nTexts may have at most {layout.encoder.max_length} tokens.")
     lines.append("\nPairs of texts are encoded as `<s> a </s> b </s>`.")
