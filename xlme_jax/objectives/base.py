@@ -259,6 +259,8 @@ class Diagnostics:
         function maps the metrics of a stream, {metric: value}, to a value, NaN where it is
         undefined. If a metric of the same name is logged, the logged values are used.
       baselines: comparisons of the report.
+      loss_weights: {metric of a stream: factor}. The loss is the sum of these metrics of all
+        streams, times their factors and the weights of the streams; {} if it is another sum.
       is_pretraining: whether the FLOPs count as cost of pre-training (XLM-E, Table 4).
     """
 
@@ -270,6 +272,7 @@ class Diagnostics:
         default_factory=dict
     )
     baselines: tuple[Baseline, ...] = ()
+    loss_weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
     is_pretraining: bool = True
 
 

@@ -124,7 +124,7 @@ class FineTune(PlainObjective):
     @property
     def diagnostics(self) -> Diagnostics:
         """FLOPs of the encoder; no alarms, as evaluations show what is wrong."""
-        return Diagnostics(self._flops, is_pretraining=False)
+        return Diagnostics(self._flops, loss_weights={"loss": 1.0}, is_pretraining=False)
 
     def init(self, rng: jax.Array) -> Params:
         """Returns randomly initialized weights of encoder and head."""

@@ -146,6 +146,8 @@ class InfoXLM(XLM):
     def diagnostics(self) -> Diagnostics:
         """The diagnostics of XLM, and FLOPs, an alarm and plots of the contrast."""
         xlm = super().diagnostics
+        if self.config.mean == "items":  # Losses with one denominator are no means.
+            xlm = dataclasses.replace(xlm, loss_weights={})
         settings = self.config.contrast
         if settings is None:
             return xlm

@@ -77,4 +77,7 @@ def contrast_diagnostics(
             problem, values, f"{stream}/xlco_loss", choices, among
         )
 
-    return dataclasses.replace(xlm, flops=counted, alarms=alarms, panels=xlm.panels + _PANELS)
+    weights = {**xlm.loss_weights, "xlco_loss": 1.0} if xlm.loss_weights else {}
+    return dataclasses.replace(
+        xlm, flops=counted, alarms=alarms, panels=xlm.panels + _PANELS, loss_weights=weights
+    )

@@ -48,6 +48,7 @@ def one_encoder_diagnostics(
         ),
         alarms=functools.partial(masked_lm_alarms, vocab_size, streams),
         panels=PANELS,
+        loss_weights={"mlm_loss": 1.0},
     )
 
 

@@ -195,8 +195,14 @@ class PairContrast(PlainObjective):
     @property
     def diagnostics(self) -> Diagnostics:
         """FLOPs by part, an alarm, and plots of loss, accuracy and cosines."""
+        config = self.config
+        weights = {
+            "contrast_loss": config.contrast_weight,
+            "anchor_loss": config.anchor_weight,
+            "distillation_loss": config.distillation_weight,
+        }
         return pair_contrast_diagnostics(
-            self.encoder.config, self._layer, STREAM, self.config.reads_start
+            self.encoder.config, self._layer, STREAM, config.reads_start, weights
         )
 
     def init(self, rng: jax.Array) -> Params:

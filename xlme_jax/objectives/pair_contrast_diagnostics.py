@@ -35,7 +35,11 @@ _PANELS = (
 
 
 def pair_contrast_diagnostics(
-    encoder: EncoderConfig, layers: int, stream: str, reads_start: bool
+    encoder: EncoderConfig,
+    layers: int,
+    stream: str,
+    reads_start: bool,
+    loss_weights: Mapping[str, float],
 ) -> Diagnostics:
     """Returns the diagnostics of a contrast of pairs.
 
@@ -44,6 +48,7 @@ def pair_contrast_diagnostics(
       layers: number of layers that are computed.
       stream: name of the stream of pairs.
       reads_start: whether the encoder of the run's start reads the rows, too.
+      loss_weights: see `Diagnostics`.
     """
     lower = dataclasses.replace(encoder, num_layers=layers)
 
@@ -68,4 +73,6 @@ def pair_contrast_diagnostics(
             f"{choices:,} sentences",
         )
 
-    return Diagnostics(counted, alarms, panels=_PANELS, is_pretraining=False)
+    return Diagnostics(
+        counted, alarms, panels=_PANELS, loss_weights=loss_weights, is_pretraining=False
+    )

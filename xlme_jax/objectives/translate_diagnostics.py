@@ -26,7 +26,12 @@ _PANELS = (
 
 
 def translate_diagnostics(
-    encoder: EncoderConfig, decoder: EncoderConfig, vocab_size: int, stream: str, parts: int
+    encoder: EncoderConfig,
+    decoder: EncoderConfig,
+    vocab_size: int,
+    stream: str,
+    parts: int,
+    is_smoothed: bool,
 ) -> Diagnostics:
     """Returns the diagnostics of a translator.
 
@@ -37,11 +42,13 @@ def translate_diagnostics(
       stream: name of the stream of pairs.
       parts: number of equal parts of a row: 2 if one half is encoded and the other decoded, 1 if
         all of a row is encoded and decoded.
+      is_smoothed: whether labels are smoothed, which the loss includes and its metric does not.
     """
     return Diagnostics(
         functools.partial(_flops, encoder, decoder, vocab_size, parts),
         functools.partial(_alarms, vocab_size, stream),
         panels=_PANELS,
+        loss_weights={} if is_smoothed else {"loss": 1.0},
         is_pretraining=False,
     )
 

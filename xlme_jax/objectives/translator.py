@@ -182,7 +182,12 @@ class Translate(PlainObjective):
     def diagnostics(self) -> Diagnostics:
         """FLOPs by part, an alarm, and plots of loss and accuracy."""
         return translate_diagnostics(
-            self.config.encoder, self.config.decoder, self.vocab_size, STREAM, self._parts
+            self.config.encoder,
+            self.config.decoder,
+            self.vocab_size,
+            STREAM,
+            self._parts,
+            self.config.label_smoothing > 0,
         )
 
     def init(self, rng: jax.Array) -> Params:

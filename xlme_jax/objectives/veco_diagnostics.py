@@ -56,6 +56,7 @@ def veco_diagnostics(
         functools.partial(_alarms, vocab_size, streams),
         panels=PANELS + _PANELS,
         baselines=_BASELINES,
+        loss_weights={"mlm_loss": 1.0, "cs_mlm_loss": 1.0, "tlm_loss": 1.0},
     )
 
 

@@ -275,6 +275,7 @@ class XLME(MaskedLMObjective):
             config.rtd_head,
             self.vocab_size,
             {name: self._maskings[name] for name in self.streams},
+            config.rtd_weight,
         )
 
     def _encode_by_generator(

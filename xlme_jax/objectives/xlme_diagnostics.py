@@ -54,6 +54,7 @@ def xlme_diagnostics(
     rtd_head: str,
     vocab_size: int,
     maskings: Mapping[str, MaskingConfig],
+    rtd_weight: float,
 ) -> Diagnostics:
     """Returns the diagnostics of XLM-E.
 
@@ -64,6 +65,7 @@ def xlme_diagnostics(
       rtd_head: kind of the discriminator's head, "dense" or "linear".
       vocab_size: V.
       maskings: {stream: how tokens are masked}.
+      rtd_weight: factor on the loss of detection.
     """
     detection = Baseline(
         "detection F1", "rtd_f1", "calling every token replaced", "all_replaced_f1"
@@ -83,6 +85,7 @@ def xlme_diagnostics(
         panels=PANELS + _PANELS,
         derived={"rtd_f1": _f1, "all_replaced_f1": _all_replaced_f1},
         baselines=(detection,),
+        loss_weights={"mlm_loss": 1.0, "rtd_loss": rtd_weight},
     )
 
 

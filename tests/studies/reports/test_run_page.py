@@ -154,6 +154,33 @@ def test_a_ratio_shows_on_which_side_of_its_baseline_a_figure_is(value, baseline
     assert run_page._times(value, baseline) == ratio
 
 
+def test_the_page_says_what_the_loss_is_the_sum_of(tmp_path, undrawn):
+    write_run(tmp_path, range(0, 100, 10))
+    page = write_report(tmp_path).read_text()
+    of_streams = " + ".join(
+        f"{stream}/mlm_loss + 50 × {stream}/rtd_loss" for stream in ("bitext", "monolingual")
+    )
+    assert f'<p class="note">loss = {of_streams}</p>' in page
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ({"a/mlm_loss": [1.0], "a/weight": [0.2]}, "loss = 0.2 × a/mlm_loss"),
+        (
+            {"a/mlm_loss": [1.0], "a/rtd_loss": [1.0], "a/weight": [0.2, 0.1]},
+            "loss = a/weight × (a/mlm_loss + 50 × a/rtd_loss)",
+        ),
+        ({"a/mlm_loss": [1.0], "held_out/a/rtd_loss": [1.0]}, "loss = a/mlm_loss"),
+        ({"a/mlm_loss": [1.0], "a/own_loss": [1.0]}, "loss is the sum of the streams' losses, "),
+        ({"a/own": [1.0]}, "loss is the sum of the streams' losses, "),
+    ],
+)
+def test_the_sum_has_weights_and_no_loss_is_left_out(names, text):
+    curves = {name: list(enumerate(values)) for name, values in names.items()}
+    assert run_page.loss_in_parts(curves, XLME).startswith(text)
+
+
 def test_readouts_over_layers_are_a_picture_of_their_own(tmp_path, undrawn, monkeypatch):
     write_run(tmp_path, [10])
     assert "Retrieval over layers" not in write_report(tmp_path).read_text()

@@ -75,7 +75,7 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
             (model_dir / READOUTS_PNG).write_bytes(readouts)
         explored = explorable(panels, picture)
         compared = verdicts(curves, diagnostics)
-        page = _page(model_dir, curves, compared, explored, readouts)
+        page = _page(model_dir, curves, diagnostics, compared, explored, readouts)
         path.write_text(page, encoding="utf-8")
     if figure := _main_figure(compared):
         command = _next_command(model_dir, curves, figure)
@@ -90,6 +90,7 @@ Verdict = tuple[str, float, str, float]  # Metric, its value, baseline, the base
 def _page(
     model_dir: Path,
     curves: Curves,
+    diagnostics: Diagnostics,
     compared: list[Verdict],
     explored: Explorable,
     readouts: bytes | None,
@@ -104,6 +105,7 @@ def _page(
         "the logged points, which even out single steps.</p>",
         _verdict_table(compared),
         "<h2>Curves</h2>",
+        f'<p class="note">{escaped(loss_in_parts(curves, diagnostics))}</p>',
         explored.body,
         _phases(model_dir),
         html_page.picture("Retrieval over layers and readouts", readouts) if readouts else "",
@@ -122,6 +124,41 @@ def _page(
     body = "\n".join(part for part in parts if part)
     style = explore.STYLE + samples_page.STYLE
     return html_page.page(name, body, style, (html_page.SORTING, *explored.scripts))
+
+
+def loss_in_parts(curves: Curves, diagnostics: Diagnostics) -> str:
+    """Returns what the metric "loss" adds up, such as "loss = bitext/mlm_loss + ...".
+
+    Args:
+      curves: the metrics of the run.
+      diagnostics: diagnostics of the run's objective.
+    """
+    weights_of = diagnostics.loss_weights
+    by_stream: dict[str, list[str]] = {}
+    unlisted = False  # A system that extends another may add a loss without saying so.
+    for name in curves:
+        stream, slash, metric = name.partition("/")
+        if not slash or "/" in metric:
+            continue
+        unlisted |= metric.endswith("_loss") and metric not in weights_of
+        if factor := weights_of.get(metric):
+            part = name if factor == 1 else f"{factor:g} × {name}"
+            by_stream.setdefault(stream, []).append(part)
+    if unlisted or not by_stream:
+        return (
+            "loss is the sum of the streams' losses, each times its weight: STREAM/weight where it "
+            "is logged, else 1."
+        )
+    terms = []
+    for stream, parts in by_stream.items():
+        name = f"{stream}/weight"
+        weights = {value for _, value in curves.get(name, [])} or {1.0}
+        weight = f"{weights.pop():g}" if len(weights) == 1 else name
+        of_stream = " + ".join(parts)
+        if weight != "1":
+            of_stream = f"{weight} × ({of_stream})" if len(parts) > 1 else f"{weight} × {of_stream}"
+        terms.append(of_stream)
+    return f"loss = {' + '.join(terms)}"
 
 
 def _last_step(curves: Curves) -> int:
