@@ -15,7 +15,8 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.results import read
 from xlme_jax.huggingface import importing
 from xlme_jax.huggingface.conversion import as_run
-from xlme_jax.runs import evaluating
+from xlme_jax.runs import evaluating, models
+from xlme_jax.training.mesh import MeshConfig
 
 
 @pytest.fixture(autouse=True)
@@ -177,3 +178,13 @@ def test_fine_tuning_starts_from_a_folder(tmp_path):
     before = params["discriminator"]["encoder"]["embedding_norm"]["scale"]
     moved = np.abs(tuned["encoder"]["embedding_norm"]["scale"] - before).max()
     assert 0 < moved < 0.01  # One update of at most the rate, 1e-3.
+
+
+def test_an_untrained_head_fills_no_gap(tmp_path):
+    """An exported discriminator has no MLM head, and the import makes one at random."""
+    run = hf_folders.write_checkpoint(tmp_path / "run", "xlme")
+    hf_folders.export(run, tmp_path / "exported")
+    model = models.load(as_run(str(tmp_path / "exported")), None, MeshConfig())
+    with pytest.raises(ValueError, match=r"imported from a folder without one, and its head is"):
+        model.fill("<mask> a")
+    assert len(model.encode(["a"])) == 1

@@ -56,7 +56,8 @@ def _settings() -> str:
 def explained(error: Exception, reads_gin: bool) -> str:
     """Returns the message for flags that cannot be parsed."""
     if isinstance(error, flags.UnrecognizedFlagError):
-        return f"{error}.{_meant(error.flagname, error.flagvalue, reads_gin)}"
+        meant = _meant(error.flagname, error.flagvalue, reads_gin)
+        return f"Unknown command line flag {error.flagname!r}.{meant}" if meant else f"{error}."
     if missing := _NO_VALUE.search(str(error)):
         flag = flags.FLAGS[missing[1]]
         return f"--{flag.name}=... is missing: {_one_line(flag.help)}"

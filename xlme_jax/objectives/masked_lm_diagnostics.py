@@ -14,13 +14,13 @@ from xlme_jax.ops import masking
 PANELS = (
     Panel(
         "Masked and translation LM loss",
-        "good: both fall; bitext below monolingual once translations help",
+        "good: both fall; how far translations help shows beside a run without pairs",
         "nats per masked token",
         (("mlm_loss", "", "-"),),
     ),
     Panel(
         "Masked and translation LM accuracy",
-        "good: rises; bitext passes monolingual when the model reads across languages",
+        "good: rises; pairs may be easier text, so that bitext above monolingual is no proof",
         "share of masked tokens",
         (("mlm_accuracy", ": best guess", "-"), ("sampled_accuracy", ": sampled", "--")),
         limits=(0, None),

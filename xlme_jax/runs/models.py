@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from xlme_jax.checkpoints.saved import UNTRAINED_HEAD, read_record
 from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
@@ -98,6 +99,12 @@ class Model:
         objective = self.loaded.objective
         ability, use, systems = _NEEDS[name]
         if isinstance(objective, ability):
+            if name == "fill" and UNTRAINED_HEAD in read_record(self.loaded.folder).manifest:
+                return (
+                    f"fill needs a trained MLM head: {self.loaded.folder} was imported from a "
+                    "folder without one, and its head is random; load the run that was exported, "
+                    "or train the import with MLM"
+                )
             return ""
         return (
             f"{name} needs {use}, which {type(objective).__name__}, the system of "
@@ -191,12 +198,13 @@ class Model:
           For each `<mask>` its K = min(k, V) most likely tokens, with their probabilities.
 
         Raises:
-          ValueError: the system is no masked language model, the text has no `<mask>`, or it is too
-            long.
+          ValueError: the system is no masked language model, its MLM head was imported untrained,
+            the text has no `<mask>`, or it is too long.
         """
         objective = self.loaded.objective
-        if not isinstance(objective, Fills):
-            raise ValueError(self.reason_without("fill"))
+        reason = self.reason_without("fill")
+        if reason or not isinstance(objective, Fills):
+            raise ValueError(reason)
         fill = self._compiled(objective.fill)
         ids = self.vocabulary.encode_batch(text.split(MASK_PIECE))
         tokens = [BOS_ID, *ids[0]]

@@ -263,11 +263,21 @@ class _Decoder:
         self.invalid_lines += len(invalid)
         self.invalid_size += sum(map(len, invalid))
         if self.invalid_lines >= _FEW_LINES and self.invalid_size >= _MOST_INVALID * self.size:
-            example = printable(invalid[0][:60].decode(errors="replace"))
+            example = printable(_around_invalid(invalid[0]).decode(errors="replace"))
             raise DataError(
-                f"{self.name}: {self.invalid_lines:,} lines are not UTF-8, as {example!r}; "
+                f"{self.name}: {self.invalid_lines:,} lines are not UTF-8, as {example!r}, in the "
+                f"first {self.size:,} bytes; if it is damaged, copy it again, else "
                 f"{conversion_advice(self.name)}"
             )
+
+
+def _around_invalid(line: bytes) -> bytes:
+    """Returns the part of a line around its first byte that is not UTF-8."""
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        return line[max(0, error.start - 30) : error.start + 30]
+    return line[:60]  # It is not valid only once cleaned.
 
 
 def decoded(data: bytes, report: ReadReport) -> str | None:
