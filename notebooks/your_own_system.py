@@ -170,7 +170,10 @@ class HardNegatives(XLM):
             parts = xlm.flops(shapes)
             return {**parts, "correction": sum(parts.values())}
 
-        return dataclasses.replace(xlm, flops=flops, panels=(*xlm.panels, panel))
+        weights = {**xlm.loss_weights, "correction_loss": self.config.correction_weight}
+        return dataclasses.replace(
+            xlm, flops=flops, panels=(*xlm.panels, panel), loss_weights=weights
+        )
 
 
 # %% [markdown]

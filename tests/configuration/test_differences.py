@@ -38,7 +38,7 @@ def test_the_listed_fields_exist():
 def test_a_field_determines_the_weights_unless_it_is_listed():
     free = {
         TrainConfig: "objective streams loop optimizer compute_dtype phases",
-        LoopConfig: "seed init_from init_optimizer branch_from",
+        LoopConfig: "seed init_from init_optimizer head_steps branch_from",
     }
     for cls, names in free.items():
         found = {

@@ -80,7 +80,7 @@ def test_tasks_of_each_token_cover_all_three_segments(data):
 def test_data_without_negatives_are_refused_with_the_command(tmp_path):
     pairs = build(tmp_path, bitext={"en-fr": [pair(np.random.default_rng(0), 9)] * 3})
     with pytest.raises(
-        PreparedDataError, match=r"no triplet task .* mine \(python -m xlme_jax.mine\)"
+        PreparedDataError, match=r"no triplet task .* mine some \(python -m xlme_jax.mine\)"
     ):
         iterate(pairs, [STREAM])
 

@@ -2,19 +2,16 @@
 
 import json
 import shutil
-import types
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from helpers import hf_folders
 
-from xlme_jax.checkpoints import warm_start
 from xlme_jax.data.vocabulary import train_vocabulary
 from xlme_jax.huggingface import importing
 from xlme_jax.huggingface.folder_reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.importing import import_folder
-from xlme_jax.training import starting
 
 pytest.importorskip("transformers", reason="writes the folders")
 WORDS, HEAD = "roberta.embeddings.word_embeddings.weight", "lm_head.dense.weight"
@@ -198,13 +195,6 @@ def test_bert_with_the_vocabulary_of_xlmr_is_converted(tmp_path, monkeypatch, ca
     output = model(**hf_folders.torch_inputs(batch), output_hidden_states=True)
     # Rounding of float32 in two layers with weights of size .2.
     assert hf_folders.largest_difference(ours, output.hidden_states, batch) < 2e-5
-    # A run that starts from it is told what its new head does.
-    monkeypatch.setattr(starting, "_warm_arguments", lambda *_: {})
-    monkeypatch.setattr(warm_start, "check_warm_start", lambda: None)
-    settings = types.SimpleNamespace(init_from=str(tmp_path / "run"), init_optimizer=False)
-    run = types.SimpleNamespace(objective=objective, config=settings)
-    starting._check_warm_start(run, None, None)
-    assert "imported from a folder without an MLM head" in caplog.text
 
 
 def test_unused_weights_are_skipped_and_reported(folder):

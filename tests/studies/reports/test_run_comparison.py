@@ -28,7 +28,7 @@ def test_shows_only_what_differs(tmp_path):
     text = compared(a, b)
     assert "| `SEED` | 0 | 1 |" in text
     assert "| `commit` | aaaa | bbbb |" in text
-    assert "| `loss` | 4 | 5 | +25.0% |" in text
+    assert "| weighted sum of all losses (`loss`) | 4 | 5 | +25.0% |" in text
     assert f"| {a} | 20 | 2,000 |" in text and "different lengths" not in text
     for same in ("TRAIN_STEPS", "packages/jax", "grad_norm", "started"):
         assert same not in text
@@ -79,7 +79,7 @@ def test_ends_have_a_deviation_and_tables_a_file(tmp_path):
     comparison = run_comparison.compare(runs)
     text = run_comparison.to_markdown(comparison)
     # Of 40 points the last four: 6, 5, 6, 5.
-    assert f"| `loss` | 4 | 5.5 ± {math.sqrt(1 / 3):.2g} | +37.5% |" in text
+    assert f"(`loss`) | 4 | 5.5 ± {math.sqrt(1 / 3):.2g} | +37.5% |" in text
     assert "| held_out/x: masked LM loss (`held_out/x/mlm_loss`) | – | 38.5 ± 1.3 | – |" in text
     head, *rows = (row.split("\t") for row in run_comparison.to_tsv(comparison).splitlines())
     assert head == ["table", "name", *runs, "last to first"]
