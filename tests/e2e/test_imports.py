@@ -34,8 +34,12 @@ def imported(output):
 
 def test_training_imports_no_tensorflow(tmp_path, tiny_data):
     # The probe and the report as well: all that a run does. Other tests compile its programs too.
-    own = {"CHECKPOINT_EVERY": 100, "Loop__evaluate_every": 100, "XLM__translation_pairs": True}
-    flags = tiny.flags(tmp_path, tiny_data, **{**SHORT, **own})
+    bindings = {
+        "CHECKPOINT_EVERY": 100,
+        "Loop__evaluate_every": 100,
+        "XLM__translation_pairs": True,
+    }
+    flags = tiny.flags(tmp_path, tiny_data, **{**SHORT, **bindings})
     flags.append("--gin.Train.trackers=(@TensorBoard(),)")
     run = f"""
 from absl import app

@@ -23,11 +23,15 @@ class ModernLayout(WeightLayout):
 
     def __post_init__(self) -> None:
         config = self.encoder
-        expected = {"norm": "layer", "relative_bias": "none", "absolute_positions": False}
-        for field, value in expected.items():
-            if getattr(config, field) != value:
+        fields = {
+            "norm": (config.norm, "layer"),
+            "relative_bias": (config.relative_bias, "none"),
+            "absolute_positions": (config.absolute_positions, False),
+        }
+        for field, (value, expected) in fields.items():
+            if value != expected:
                 raise ValueError(
-                    f"ModernEncoder.{field} = {getattr(config, field)!r} has no place in "
+                    f"ModernEncoder.{field} = {value!r} has no place in "
                     "transformers' ModernBERT, as which the encoder would be exported; use the run "
                     "by xlme_jax.load, whose encode() gives vectors."
                 )

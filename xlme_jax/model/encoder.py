@@ -402,10 +402,26 @@ def dense(
     axes: tuple[str, str],
     dtype: jnp.dtype,
     name: str,
+    use_bias: bool = True,
 ) -> jax.Array:
     """Applies a dense layer to `x` [..., inputs] -> [..., size], sharded along logical `axes`."""
-    layer = Projection(config, "ri,io->ro", axes, dtype, name=name)
+    layer = Projection(config, "ri,io->ro", axes, dtype, use_bias, name=name)
     return layer(x, (x.shape[-1], size), (size,))
+
+
+def relative_bias(config: EncoderConfig, length: int) -> jax.Array | None:
+    """Returns the relative bias of each distance in rows of `length`, [H, 2L]; None without one."""
+    if config.relative_bias == "none":
+        return None
+    table = RelativeBiasTable(
+        config.num_heads,
+        config.relative_buckets,
+        config.relative_max_distance,
+        weight_init(config),
+        name="relative_bias",
+    )
+    biases: jax.Array = table(length)
+    return biases
 
 
 class Layer(nn.Module):
@@ -537,15 +553,7 @@ class Encoder(nn.Module):
             axes = ("table_embed", "embed")
             x = dense(config, x, config.hidden_size, axes, self.dtype, "projection")
         x = nn.with_logical_constraint(x, HIDDEN_AXES)
-        distance_bias = None
-        if config.relative_bias != "none":
-            distance_bias = RelativeBiasTable(
-                config.num_heads,
-                config.relative_buckets,
-                config.relative_max_distance,
-                weight_init(config),
-                name="relative_bias",
-            )(x.shape[1])
+        distance_bias = relative_bias(config, x.shape[1])
         inputs = x, segment_ids, distance_bias, dropout_seeds
         if not config.scan_layers:
             states = self._separate_layers(*inputs, at, source)

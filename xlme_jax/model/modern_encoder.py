@@ -20,11 +20,13 @@ from xlme_jax.model.encoder import (
     EncoderConfig,
     Memory,
     Projection,
+    dense,
     kept_when_recomputing,
+    relative_bias,
     weight_init,
 )
 from xlme_jax.model.parameters import ONES
-from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
+from xlme_jax.model.relative_bias import Gate
 from xlme_jax.ops.activations import gelu
 from xlme_jax.ops.attention import attention, take_positions
 from xlme_jax.ops.dropout import dropout, fold_in
@@ -72,10 +74,10 @@ class ModernEncoderConfig(EncoderConfig):
         super().__post_init__()
         check_at_least(self, "ModernEncoder", 1, "global_every", "window")
         check_at_least(self, "ModernEncoder", 2, "rope_theta", "local_rope_theta")
-        fixed = {"scan_layers": False, "pre_norm": True}
-        for name, value in fixed.items():
-            if getattr(self, name) != value:
-                raise ValueError(f"ModernEncoder.{name} must be {value}.")
+        if self.scan_layers:
+            raise ValueError("ModernEncoder.scan_layers must be False.")
+        if not self.pre_norm:
+            raise ValueError("ModernEncoder.pre_norm must be True.")
         if self.hidden_size // self.num_heads % 2:
             raise ValueError(
                 f"ModernEncoder: heads of width {self.hidden_size // self.num_heads} cannot be "
@@ -232,9 +234,8 @@ class ModernLayer(nn.Module):
         )(x, (width, 2, inner), (2, inner))
         both = nn.with_logical_constraint(both, ("batch", "length", "qkv", "mlp"))
         act = gelu if config.activation == "gelu" else nn.silu
-        return Projection(
-            config, "rf,fd->rd", ("mlp", "embed"), self.dtype, use_bias=False, name="wo"
-        )(act(both[:, :, 0]) * both[:, :, 1], (inner, width), (width,))
+        x = act(both[:, :, 0]) * both[:, :, 1]
+        return dense(config, x, width, ("mlp", "embed"), self.dtype, "wo", use_bias=False)
 
 
 class ModernEncoder(nn.Module):
@@ -266,23 +267,11 @@ class ModernEncoder(nn.Module):
         config = self.config
         x = _norm(config, self.dtype, "embedding_norm")(embedded.astype(self.dtype))
         x = dropout(x, config.dropout, dropout_seeds)
-        width = embedded.shape[-1]
-        if width != config.hidden_size:
+        if embedded.shape[-1] != config.hidden_size:
             axes = ("table_embed", "embed")
-            project = Projection(
-                config, "ri,io->ro", axes, self.dtype, use_bias=False, name="projection"
-            )
-            x = project(x, (width, config.hidden_size), (config.hidden_size,))
+            x = dense(config, x, config.hidden_size, axes, self.dtype, "projection", use_bias=False)
         x = nn.with_logical_constraint(x, HIDDEN_AXES)
-        distance_bias = None
-        if config.relative_bias != "none":
-            distance_bias = RelativeBiasTable(
-                config.num_heads,
-                config.relative_buckets,
-                config.relative_max_distance,
-                weight_init(config),
-                name="relative_bias",
-            )(x.shape[1])
+        distance_bias = relative_bias(config, x.shape[1])
         layer = ModernLayer
         if config.remat:
             layer = nn.remat(ModernLayer, policy=kept_when_recomputing(config))

@@ -103,9 +103,10 @@ def choose(
     first, second = (unit_rows(side) for side in sides)
     of_pairs = np.einsum("nd,nd->n", first[source_of], second[target_of])
     if settings.score == "margin":
-        means = [bucc.nearest(*both, _NEIGHBOURS)[1].mean(axis=1) for both in (sides, sides[::-1])]
-        scores = bucc.ratio_margin(scores, means[0][:, None], means[1][nearest])
-        of_pairs = bucc.ratio_margin(of_pairs, means[0][source_of], means[1][target_of])
+        source_means = bucc.nearest(sides[0], sides[1], _NEIGHBOURS)[1].mean(axis=1)
+        target_means = bucc.nearest(sides[1], sides[0], _NEIGHBOURS)[1].mean(axis=1)
+        scores = bucc.ratio_margin(scores, source_means[:, None], target_means[nearest])
+        of_pairs = bucc.ratio_margin(of_pairs, source_means[source_of], target_means[target_of])
     farthest = np.full(len(distinct), np.inf)
     with np.errstate(invalid="ignore"):
         np.minimum.at(farthest, source_of, of_pairs)  # NaN if one is.

@@ -99,7 +99,7 @@ class Model:
         objective = self.loaded.objective
         ability, use, systems = _NEEDS[name]
         if isinstance(objective, ability):
-            if name == "fill" and UNTRAINED_HEAD in read_record(self.loaded.folder).manifest:
+            if name == "fill" and self._has_untrained_head:
                 return (
                     f"fill needs a trained MLM head: {self.loaded.folder} was imported from a "
                     "folder without one, and its head is random; load the run that was exported, "
@@ -110,6 +110,11 @@ class Model:
             f"{name} needs {use}, which {type(objective).__name__}, the system of "
             f"{self.loaded.folder}, does not have; load a run of {systems}"
         )
+
+    @functools.cached_property
+    def _has_untrained_head(self) -> bool:
+        """Whether an import made the MLM head at random."""
+        return UNTRAINED_HEAD in read_record(self.loaded.folder).manifest
 
     def untrained(self) -> "Model":
         """Returns a copy of the model with the random weights of its run's seed, as a baseline.

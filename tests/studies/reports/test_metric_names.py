@@ -76,10 +76,10 @@ SYSTEMS = ("xlme", "xylent", "xlm", "infoxlm", "veco", "translate", "contrast")
 
 def step_metrics(system, *bindings):
     """Returns the metrics that a train step of a system logs, and the system's diagnostics."""
-    own = tiny.REPOSITORY / "tests" / f"{system}.gin"
+    of_system = tiny.REPOSITORY / "tests" / f"{system}.gin"
     files = [
         f"gin_configs/models/{system}.gin",
-        *([own] if own.is_file() else []),
+        *([of_system] if of_system.is_file() else []),
         "tests/tiny.gin",
     ]
     config = loading.load(list(map(str, files)), ["Train.vocab_size = 200", *bindings], "Train")

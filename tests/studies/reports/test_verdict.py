@@ -35,8 +35,8 @@ UNTRAINED = "the untrained encoder"
 )
 def test_a_share_is_above_if_chance_does_not_explain_it(value, said):
     figure = ComparedFigure("retrieval", value, {UNTRAINED: 0.0087, "chance": 0.002}, trials=500)
-    shown = "0.0168" if value == 0.0168 else share(value)  # 0.017 would contradict "up to 0.0170".
-    assert figure.sentence == f"retrieval {shown}: {said}."
+    text = "0.0168" if value == 0.0168 else share(value)  # 0.017 would contradict "up to 0.0170".
+    assert figure.sentence == f"retrieval {text}: {said}."
     assert figure.is_above == said.startswith("above")
 
 

@@ -76,9 +76,9 @@ def draw(branches: Sequence[RunPart], metrics: Sequence[str], output: Path) -> N
                 for part in branch.trunk
                 for point in _mean_curve(output / part.point.name, metric)
             ]
-            for root in branch.trunk[:1]:
-                longest = of_trunks.get(root.point.name, [])
-                of_trunks[root.point.name] = max(before, longest, key=len)
+            if branch.trunk:
+                root = branch.trunk[0].point.name
+                of_trunks[root] = max(before, of_trunks.get(root, []), key=len)
             if points := _mean_curve(output / branch.point.name, metric):
                 points = [*before[-1:], *points]
                 lines.append(CurveLine(metric, branch.point.name, color, "-", points))
