@@ -106,10 +106,9 @@ class EncoderConfig:
                 raise ValueError(f"{name}.{field} = {getattr(self, field)} must be positive.")
         check_below_one(self, name, "dropout", "attention_dropout")
 
-    @property
-    def added_bias(self) -> Literal["gated", "plain", "none"]:
-        """What attention adds to its scores, `relative_bias` or another bias of distances."""
-        return self.relative_bias
+    def scored_keys(self, length: int) -> float:
+        """Returns the keys scored for a query in rows of `length` tokens, the mean over layers."""
+        return length
 
     def module(self, dtype: jnp.dtype) -> nn.Module:
         """Returns the encoder, with the compute type `dtype`."""

@@ -4,8 +4,8 @@ from xlme_jax.model.encoder import EncoderConfig
 
 FORMULA = """\
 forward, per token:  layers * (8 D^2 + 4 D F + 4 L D)     Q, K, V, O; feed-forward; scores and mix
-                     (full bidirectional attention over the row of L tokens, windows too; 6 D F
-                     with a gated feed-forward layer)
+                     (full bidirectional attention over the row of L tokens; in layers with a
+                     window, 3 W / 2 keys if these are fewer; 6 D F with gated feed-forward layers)
 decoder:             the same, masked scores included, and of cross-attention over rows of S tokens
                      layers * (4 D^2 + 4 D^2 S / L + 4 S D)     Q, O; K, V; scores and mix
 MLM head:            M * (2 D E + 2 E V)                  M masked slots a row, in rows of L
@@ -20,7 +20,8 @@ def encoder(config: EncoderConfig, length: int, embedding_size: int | None = Non
     None stands for the encoder's width.
     """
     hidden, ffn = config.hidden_size, config.ffn_size
-    layer = 8 * hidden**2 + 2 * config.ffn_products * hidden * ffn + 4 * length * hidden
+    keys = config.scored_keys(length)
+    layer = 8 * hidden**2 + 2 * config.ffn_products * hidden * ffn + 4 * keys * hidden
     width = embedding_size or hidden
     projection = 2 * width * hidden if width != hidden else 0
     return config.num_layers * layer + projection

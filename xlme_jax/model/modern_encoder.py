@@ -30,10 +30,8 @@ from xlme_jax.model.relative_bias import Gate
 from xlme_jax.ops.activations import gelu
 from xlme_jax.ops.attention import attention, take_positions
 from xlme_jax.ops.dropout import dropout, fold_in
+from xlme_jax.ops.window_attention import scored_keys, window_attention
 from xlme_jax.validation.fields import check_at_least
-
-# Added to the scores of keys outside of a window. bfloat16 has it, and no sum overflows.
-_OUTSIDE = -1e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +82,16 @@ class ModernEncoderConfig(EncoderConfig):
                 "rotated in pairs; choose hidden_size / num_heads even."
             )
 
-    @property
-    def added_bias(self) -> Literal["gated", "plain", "none"]:
-        """See `EncoderConfig.added_bias`. Windows are biases too."""
-        has_windows = self.global_every > 1 and self.num_layers > 1
-        return "plain" if self.relative_bias == "none" and has_windows else self.relative_bias
+    def scored_keys(self, length: int) -> float:
+        """See `EncoderConfig.scored_keys`."""
+        all_layers = range(self.num_layers)
+        local = scored_keys(length, self.window)
+        keys = [local if self.is_local(index) else length for index in all_layers]
+        return sum(keys) / len(keys)
+
+    def is_local(self, layer: int) -> bool:
+        """Returns whether a layer, counted from 0, attends to a window."""
+        return layer % self.global_every > 0
 
     def module(self, dtype: jnp.dtype) -> nn.Module:
         """See `EncoderConfig.module`."""
@@ -120,14 +123,6 @@ def rotated(x: jax.Array, cosines: np.ndarray, sines: np.ndarray) -> jax.Array:
     cos, sin = cosines[:, None], sines[:, None]
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return turned.astype(x.dtype)
-
-
-def window_bias(length: int, heads: int, window: int) -> jax.Array:
-    """Returns what hides keys further than half a window away, [H, 2L] (`ops.attention`)."""
-    distance = np.arange(2 * length)
-    distance = np.minimum(distance, 2 * length - distance)
-    bias = np.where(distance <= window // 2, 0.0, _OUTSIDE).astype(np.float32)
-    return jnp.broadcast_to(bias, (heads, 2 * length))
 
 
 def _norm(config: ModernEncoderConfig, dtype: jnp.dtype, name: str) -> nn.Module:
@@ -199,27 +194,33 @@ class ModernLayer(nn.Module):
             x, (config.hidden_size, 3, *shape), (3, *shape)
         )
         qkv = nn.with_logical_constraint(qkv, ("batch", "length", "qkv", "heads", "kv"))
-        is_local = self.index % config.global_every > 0
+        is_local = config.is_local(self.index)
         theta = config.local_rope_theta if is_local else config.rope_theta
         turns = rotations(length, shape[1], theta)
-        gate = None
+        queries = take_positions(rotated(qkv[:, :, 0], *turns), at)
+        keys, values = rotated(qkv[:, :, 1], *turns), qkv[:, :, 2]
+        options: dict[str, Any] = {
+            "at": at,
+            "dropout_rate": config.attention_dropout,
+            "dropout_seeds": dropout_seeds,
+        }
         if is_local:
-            distance_bias = window_bias(length, config.num_heads, config.window)
-        elif config.relative_bias == "gated":
-            gate = Gate(weight_init(config), name="gate")(take_positions(qkv[:, :, 0], at))
-        mixed = attention(
-            take_positions(rotated(qkv[:, :, 0], *turns), at),
-            rotated(qkv[:, :, 1], *turns),
-            qkv[:, :, 2],
-            segment_ids,
-            distance_bias,
-            gate,
-            at=at,
-            dropout_rate=config.attention_dropout,
-            dropout_seeds=dropout_seeds,
-            implementation=config.attention,
-            partition=nn.logical_to_mesh_axes(QUERY_AXES),
-        )
+            mixed = window_attention(queries, keys, values, segment_ids, config.window, **options)
+        else:
+            gate = None
+            if config.relative_bias == "gated":
+                gate = Gate(weight_init(config), name="gate")(take_positions(qkv[:, :, 0], at))
+            mixed = attention(
+                queries,
+                keys,
+                values,
+                segment_ids,
+                distance_bias,
+                gate,
+                implementation=config.attention,
+                partition=nn.logical_to_mesh_axes(QUERY_AXES),
+                **options,
+            )
         axes = ("heads", "kv", "embed")
         return Projection(config, "rhk,hkd->rd", axes, self.dtype, use_bias=False, name="out")(
             mixed, (*shape, config.hidden_size), (config.hidden_size,)

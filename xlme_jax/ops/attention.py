@@ -105,7 +105,7 @@ def attention(
             "attention(causal=True, at=...) is not supported: compute all positions, and pick "
             "those of the result with take_positions."
         )
-    seeds = _head_seeds(dropout_seeds, q.shape[2]) if dropout_rate > 0.0 else None
+    seeds = head_seeds(dropout_seeds, q.shape[2]) if dropout_rate > 0.0 else None
     arrays = (q, k, v, segment_ids, distance_bias, gate, seeds, key_segment_ids)
     platform: Platform | None = None
     by_cudnn = False
@@ -128,14 +128,14 @@ def attention(
         return per_shard(kernel, *arrays, partition=partition)
     reads = _reads(segment_ids, key_segment_ids, causal, at)
     bias = None if distance_bias is None else _bias(q, distance_bias, at, partition)
-    mixed = _reference(q, k, v, reads, bias, gate, seeds, dropout_rate)
+    mixed = masked_attention(q, k, v, reads, bias, gate, seeds, dropout_rate)
     if key_segment_ids is None:
         return mixed
     # If all keys are masked, the softmax is uniform over them.
     return jnp.where(reads.any(axis=2)[:, :, None, None], mixed, 0)
 
 
-def _head_seeds(dropout_seeds: jax.Array | None, heads: int) -> jax.Array | None:
+def head_seeds(dropout_seeds: jax.Array | None, heads: int) -> jax.Array | None:
     """Returns a seed per row and head, uint32[B, H], from seeds uint32[B]; None without seeds.
 
     A seed depends on the head's index among all heads, which is the same for every split.
@@ -353,17 +353,17 @@ def _bias(
     return biases.reshape(*at.shape, *bias.shape[::2]).transpose(0, 2, 1, 3)
 
 
-def _reference(
+def masked_attention(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     reads: jax.Array,
-    bias: jax.Array | None,
-    gate: jax.Array | None,
-    seeds: jax.Array | None,
-    dropout_rate: float,
+    bias: jax.Array | None = None,
+    gate: jax.Array | None = None,
+    seeds: jax.Array | None = None,
+    dropout_rate: float = 0.0,
 ) -> jax.Array:
-    """Computes `attention` in plain XLA.
+    """Computes attention by a mask in plain XLA.
 
     Args:
       q: [B, L, H, K] queries.

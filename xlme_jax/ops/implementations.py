@@ -39,7 +39,7 @@ class Heads:
     Attributes:
       count: H, number of heads on the device.
       width: K, width of a head.
-      bias: `EncoderConfig.added_bias`.
+      bias: `EncoderConfig.relative_bias`.
       dropout: probability of dropping an attention weight.
       dtype: name of the compute type.
     """

@@ -88,7 +88,7 @@ def heads_per_device(encoder: EncoderConfig, mesh: jax.sharding.Mesh, dtype: Any
     return Heads(
         count // split if count % split == 0 else count,
         encoder.hidden_size // encoder.num_heads,
-        encoder.added_bias,
+        encoder.relative_bias,
         encoder.attention_dropout,
         np.dtype(dtype).name,
     )
