@@ -1,4 +1,4 @@
-"""Attention to a window of each token's segment, in blocks: time and memory grow with L, not L^2."""
+"""Attention to a window of each segment, in blocks: time and memory grow with L, not with L^2."""
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,7 @@ def _blocks(x: jax.Array, size: int, count: int, fill: int = 0) -> jax.Array:
 
 
 def _with_neighbours(x: jax.Array, size: int, count: int, fill: int = 0) -> jax.Array:
-    """Returns each block with those before and after it: [B, L, ...] -> [B * count, 3 size, ...]."""
+    """Returns blocks with their neighbours: [B, L, ...] -> [B * count, 3 size, ...]."""
     x = _padded(x, size, (count + 1) * size - x.shape[1], fill)
     x = x.reshape(x.shape[0], count + 2, size, *x.shape[2:])
     x = jnp.concatenate([x[:, :-2], x[:, 1:-1], x[:, 2:]], axis=2)
