@@ -42,6 +42,7 @@ pieces, and a checkpoint trained with the old vocabulary can be continued with a
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -229,13 +230,17 @@ def _by_temperature(texts: Sequence[LanguageText]) -> Vocabulary:
     from xlme_jax.preparation import vocabulary_text
 
     sample = vocabulary_text.sample_text(texts, _budget(), _ALPHA.value, _SEED.value)
-    return vocabulary.train_vocabulary(
-        _announced(vocabulary_text.progress_bar(sample)),
-        _SIZE.value,
-        byte_fallback=_BYTE_FALLBACK.value,
-        character_coverage=_COVERAGE.value,
-        allow_smaller=_ALLOW_SMALLER.value,
-    )
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        return vocabulary.train_vocabulary(
+            _announced(vocabulary_text.progress_bar(sample)),
+            _SIZE.value,
+            byte_fallback=_BYTE_FALLBACK.value,
+            character_coverage=_COVERAGE.value,
+            allow_smaller=_ALLOW_SMALLER.value,
+        )
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _announced(texts: Iterable[str]) -> Iterator[str]:
@@ -246,6 +251,8 @@ def _announced(texts: Iterable[str]) -> Iterator[str]:
         "often for minutes.",
         file=sys.stderr,
     )
+    # Python's handler would wait for SentencePiece, minutes long. No file is open here.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _old_languages() -> list[str]:

@@ -8,6 +8,7 @@ text is counted in a `ReadReport`. `xlme_jax.data.text.pair_kinds` reads languag
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import logging
 import re
@@ -549,7 +550,7 @@ _REGION_OR_SHARD = re.compile(r"[-_]\d{3}$")
 def report_unread(
     folder: Path, names: Iterable[str], reason: Callable[[str], str], remedy: str
 ) -> None:
-    """Logs a warning that lists the files and folders in `folder` that are not read.
+    """Logs a warning, once, that lists the files and folders in `folder` that are not read.
 
     Args:
         folder: The folder.
@@ -566,7 +567,13 @@ def report_unread(
         listed = ", ".join(f"{name} ({why})" if why else name for name, why in reasons)
         unlisted = len(names) - len(reasons)
         more = f" and {unlisted} more" if unlisted else ""
-        _log.warning("%s: not read: %s%s; %s", folder, listed, more, remedy)
+        _warn_once(f"{folder}: not read: {listed}{more}; {remedy}")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """Logs a warning, though a folder is listed several times."""
+    _log.warning(message)
 
 
 def table_advice(files: Iterable[Path], task: str) -> str:
