@@ -123,6 +123,15 @@ def test_a_configuration_that_does_not_fit_gets_one_that_does(config, costs):
     assert loaded.objective.discriminator.remat == candidate.remat
 
 
+def test_remat_is_that_of_the_encoder_that_the_file_names():
+    files = ["gin_configs/runs/modern_xlme.gin"]
+    config = loading.load(files, [], "Train")
+    costs = CostModel(config, parse_topology("v5e:16x16"))
+    candidate = next(iter(costs.candidates()))
+    bindings = dataclasses.replace(candidate, remat="products").bindings()
+    assert loading.load(files, bindings, "Train").objective.discriminator.remat == "products"
+
+
 def test_compilations_are_bounded(config, costs):
     compile_candidate, calls = compiler(config, lambda _: 100 * GIB)
     plan = search(costs, compile_candidate(GIVEN), compile_candidate, 3)

@@ -36,6 +36,7 @@ class MeshCandidate:
       tensor: size of the mesh axis of tensor parallelism.
       micro_batches: micro-batches per step.
       remat: what encoders recompute, as `Encoder.remat`.
+      encoder: name of the encoders' configuration in gin files.
     """
 
     data: int
@@ -43,6 +44,7 @@ class MeshCandidate:
     tensor: int
     micro_batches: int
     remat: Remat
+    encoder: str = "Encoder"
 
     def bindings(self) -> list[str]:
         """Returns the settings as gin bindings."""
@@ -51,7 +53,7 @@ class MeshCandidate:
             f"Mesh.fsdp = {self.fsdp}",
             f"Mesh.tensor = {self.tensor}",
             f"Loop.micro_batches = {self.micro_batches}",
-            f"Encoder.remat = {self.remat!r}",
+            f"{self.encoder}.remat = {self.remat!r}",
         ]
 
     def flags(self) -> str:
@@ -197,7 +199,7 @@ class CostModel:
                     continue
                 for micro in _powers(rows // (data * fsdp)):
                     for remat in get_args(Remat):
-                        yield MeshCandidate(data, fsdp, tensor, micro, remat)
+                        yield MeshCandidate(data, fsdp, tensor, micro, remat, self._encoder_name())
 
     def candidate_of(self, compiled: Compiled) -> MeshCandidate:
         """Returns the candidate with the settings of a compiled configuration.
@@ -208,7 +210,7 @@ class CostModel:
         remat = kinds.pop() if len(kinds) == 1 else False
         micro = compiled.config.loop.micro_batches
         data, fsdp, tensor = (compiled.mesh[axis] for axis in meshes.AXES)
-        return MeshCandidate(data, fsdp, tensor, micro, remat)
+        return MeshCandidate(data, fsdp, tensor, micro, remat, self._encoder_name())
 
     def correct(self, candidate: MeshCandidate, compiled: Compiled) -> None:
         """Calibrates the activation memory with the compiler's result for a candidate."""
@@ -260,6 +262,10 @@ class CostModel:
         """
         group = tuple(range(0, stride * members, stride))
         return bandwidth(self.topology, Collective("all-gather", group, 0.0, 1, "", ""))
+
+    def _encoder_name(self) -> str:
+        """Returns the name of the encoders' configuration in gin files."""
+        return type(self._encoders()[0]).__name__.removesuffix("Config")
 
     def _encoders(self) -> list[EncoderConfig]:
         """Returns the encoders of the objective."""
