@@ -314,7 +314,7 @@ def test_an_ablation_evaluates_every_point(tmp_path):
 def test_an_evaluation_that_fails_is_named(tmp_path, caplog):
     sweep = _sweep(tmp_path, ["1"], seeds=1, evaluate=f"{sys.executable} -c 'import nonsense'")
     assert sweep.run() == 1
-    assert "evaluate.log" in caplog.text
+    assert caplog.messages[-1].startswith("Failed: ") and "evaluate.log" in caplog.messages[-1]
 
 
 _SCRIPT = """

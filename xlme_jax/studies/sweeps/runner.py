@@ -181,7 +181,7 @@ class Sweep:
             assert load is not None
             branches = trunks.parts(self._points, load, str(output))
         self._branches = {branch.point.name: branch for branch in branches}
-        self._failed: set[Path] = set()
+        self._failed: dict[Path, Path] = {}  # {folder of a run: log of its failed command}
         self._finished: dict[Path, SweepRun] = {}
         # Seed by seed, so that an interrupted sweep covers every point.
         runs = [(point, seed) for seed in range(config.seeds) for point in self._points]
@@ -218,8 +218,8 @@ class Sweep:
         if self._config.share_trunks:
             metrics = grids.metrics_of(self._config)
             trunk_tree.draw(list(self._branches.values()), metrics, self._output)
-        for folder in sorted(self._failed):
-            _log.error("Failed: %s; see %s", folder, folder / LOG_FILE)
+        for folder, log in sorted(self._failed.items()):
+            _log.error("Failed: %s; see %s", folder, log)
         return 1 if self._failed else 0
 
     def commands(self) -> list[str]:
@@ -246,8 +246,8 @@ class Sweep:
         folder = self._folder(point, seed)
         for part in () if self._is_finished(folder) else branch.trunk:
             self._run_one(processes, part.point, seed, f"{part.point.name}, seed {seed}")
-            if self._folder(part.point, seed) in self._failed:
-                self._failed.add(folder)
+            if log := self._failed.get(self._folder(part.point, seed)):
+                self._failed[folder] = log
                 return
         self._run_one(processes, branch.point, seed, label)
 
@@ -285,7 +285,7 @@ class Sweep:
                 # The command also fails if another process, such as `train` started by hand, took
                 # the folder first; then this sweep waits for that process and looks again.
                 if not self._is_finished(folder) and not _wait_for_train(processes, folder):
-                    self._failed.add(folder)
+                    self._failed[folder] = log
                     _log.error("%s: failed (exit code %d), see %s", label, code, log)
                     break
             else:
@@ -347,7 +347,7 @@ class Sweep:
             _log.info("%s: evaluating, see %s", folder, log)
             code = processes.run(command, log, lock)
             if code:
-                self._failed.add(folder)
+                self._failed[folder] = log
                 _log.error("%s: evaluation failed (exit code %d), see %s", folder, code, log)
             else:
                 done.write_text(shlex.join(command), encoding="utf-8")
