@@ -52,6 +52,10 @@ def test_a_state_of_another_form_is_refused(tmp_path, tiny_data, finished):
         run(tmp_path / "branch", tiny_data, **branch)
     with pytest.raises(ValueError, match=f"step 8 {said}"):
         run(trunk, tiny_data, resume_with_changes=True, **bindings("Muon"))
+    said = r"Optimizer\.decay_all: False there, True now\. Set Optimizer\.decay_all = False"
+    with pytest.raises(ValueError, match=said):
+        branch = bindings("AdamW", BRANCH_FROM=str(trunk / FOLDER / "4"), Optimizer__decay_all=True)
+        run(tmp_path / "decayed", tiny_data, **branch)
 
 
 def test_a_branch_of_the_other_adamw_goes_on_with_its_moments(

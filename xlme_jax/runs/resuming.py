@@ -168,14 +168,18 @@ def _digest(source: str) -> str:
 
 def _check_moments(before: TrainConfig, now: TrainConfig, problem: str) -> None:
     """Raises ValueError, which begins with `problem`, if moments of another form are needed now."""
-    rules = before.optimizer.update_rule, now.optimizer.update_rule
-    if rules[0].moments != rules[1].moments:
-        former, present = (f"@{gin_name(type(rule))}()" for rule in rules)
-        raise ValueError(
-            f"{problem}: Optimizer.update_rule: {former} there, {present} now. Set "
-            f"Optimizer.update_rule = {former}; or begin a run in another MODEL_DIR with the "
-            "checkpoint as INIT_FROM, not as BRANCH_FROM, which takes its weights alone."
-        )
+    old, new = before.optimizer, now.optimizer
+    if old.update_rule.moments != new.update_rule.moments:
+        name, values = "update_rule", [f"@{gin_name(type(x.update_rule))}()" for x in (old, new)]
+    elif old.decay_all != new.decay_all:
+        name, values = "decay_all", [str(x.decay_all) for x in (old, new)]
+    else:
+        return
+    raise ValueError(
+        f"{problem}: Optimizer.{name}: {values[0]} there, {values[1]} now. Set "
+        f"Optimizer.{name} = {values[0]}; or begin a run in another MODEL_DIR with the "
+        "checkpoint as INIT_FROM, not as BRANCH_FROM, which takes its weights alone."
+    )
 
 
 def _refuse_or_report(
