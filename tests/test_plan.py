@@ -53,7 +53,7 @@ def test_a_plan_on_virtual_devices(tmp_path):
     assert given["executed_flops"] > 0.9 * given["model_flops"]
     (tried,) = plan["tried"]
     assert f"tried --gin.{tried['overrides'][0].replace(' = ', '=')} " in result.stdout
-    assert "mesh data 2 x fsdp 2 x tensor 2, 2 micro-batches" in result.stdout
+    assert "mesh data 2 x fsdp 2 x tensor 2, Loop.micro_batches = 2" in result.stdout
     assert "Traceback" not in result.stderr
 
 

@@ -119,7 +119,7 @@ def test_only_what_is_needed_is_requested(config, requests, capsys):
     requests.clear()
     capsys.readouterr()
     prepare(config)
-    assert "2 parts, 2 of them finished before" in capsys.readouterr().err
+    assert "2 parts, 2 finished before" in capsys.readouterr().err
     assert all("/10_0." in name for name, _ in requests)  # Of which the heads tell what they are.
 
 

@@ -111,7 +111,7 @@ def test_documents_equal_those_of_plain_text(tmp_path, model, capsys):
         assert content(config) == expected, suffix
         capsys.readouterr()
         api.prepare(config)
-        assert "4 parts, 4 of them finished before" in capsys.readouterr().err
+        assert "4 parts, 4 finished before" in capsys.readouterr().err
         task = PreparedDataset.load(config.output).task("table_en", "train")
         assert task.skipped == {"empty text": 1}
         changed = dataclasses.replace(config, options={**options, "text_column": "body"})

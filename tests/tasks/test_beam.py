@@ -109,4 +109,4 @@ def test_a_damaged_source_is_named_after_the_other_tasks_are_done(config, server
         prepare(there)
     replace_file(file, whole)
     prepare(there)
-    assert "3 parts, 2 of them finished before" in capfd.readouterr().err
+    assert "3 parts, 2 finished before" in capfd.readouterr().err

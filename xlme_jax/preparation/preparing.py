@@ -106,7 +106,7 @@ def prepare(
         rows = _finished(output, jobs)
         pending = [job for job in jobs if job not in rows]
         _log.info(
-            f"{output}: {len(jobs)} parts, {len(rows)} of them finished before, "
+            f"{output}: {len(jobs)} part{'s' * (len(jobs) != 1)}, {len(rows)} finished before, "
             f"{vocabulary.size:,} ids. A part is a language or a pair of languages of one source, "
             "or its held-out text."
         )

@@ -39,7 +39,7 @@ def _compiled(compiled: Compiled) -> list[str]:
     temporary = "?" if memory.temporary is None else f"{memory.temporary / GIB:.2f}"
     verdict = "fits" if fits(compiled) else "DOES NOT FIT"
     lines = [
-        f"{topology.name}: {topology.size} devices, mesh {mesh}, {micro} micro-batches",
+        f"{topology.name}: {topology.size} devices, mesh {mesh}, Loop.micro_batches = {micro}",
         f"  memory per device, GiB: {memory.total / GIB:.2f} of {machine.hbm / GIB:.2f} "
         f"({HEADROOM:.0%} must stay free): {verdict}",
         f"    weights {memory.params / GIB:.2f}, optimizer {memory.optimizer / GIB:.2f}, "
