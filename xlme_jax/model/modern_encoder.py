@@ -199,13 +199,17 @@ class ModernLayer(nn.Module):
         turns = rotations(length, shape[1], theta)
         queries = take_positions(rotated(qkv[:, :, 0], *turns), at)
         keys, values = rotated(qkv[:, :, 1], *turns), qkv[:, :, 2]
-        options: dict[str, Any] = {
-            "at": at,
-            "dropout_rate": config.attention_dropout,
-            "dropout_seeds": dropout_seeds,
-        }
         if is_local:
-            mixed = window_attention(queries, keys, values, segment_ids, config.window, **options)
+            mixed = window_attention(
+                queries,
+                keys,
+                values,
+                segment_ids,
+                config.window,
+                at=at,
+                dropout_rate=config.attention_dropout,
+                dropout_seeds=dropout_seeds,
+            )
         else:
             gate = None
             if config.relative_bias == "gated":
@@ -217,9 +221,11 @@ class ModernLayer(nn.Module):
                 segment_ids,
                 distance_bias,
                 gate,
+                at=at,
+                dropout_rate=config.attention_dropout,
+                dropout_seeds=dropout_seeds,
                 implementation=config.attention,
                 partition=nn.logical_to_mesh_axes(QUERY_AXES),
-                **options,
             )
         axes = ("heads", "kv", "embed")
         return Projection(config, "rhk,hkd->rd", axes, self.dtype, use_bias=False, name="out")(

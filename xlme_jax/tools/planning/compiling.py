@@ -285,7 +285,9 @@ def compile_lowered(lowered: Lowered) -> Compiled:
     """
     config, topology, numbers = lowered.config, lowered.topology, lowered.numbers
     parts = config.loop.micro_batches
-    _log.info("Compiling for %s, mesh %s, Loop.micro_batches = %d.", topology.name, lowered.mesh, parts)
+    _log.info(
+        "Compiling for %s, mesh %s, Loop.micro_batches = %d.", topology.name, lowered.mesh, parts
+    )
     try:
         with _quiet():
             compiled: Any = lowered.program.compile(lowered.options)
