@@ -142,7 +142,7 @@ def test_skipped_texts_are_counted_and_reported(config, capfd):
     assert skipped["cc100_sw"] == {}
     assert skipped["bitext_en_sw"] == {"empty side": 1, "longer than 510 tokens": 1}
     said = capfd.readouterr().err
-    assert "skipped in cc100_en (train): 1 invalid UTF-8" in said
+    assert "skipped lines of cc100_en (train): 1 invalid UTF-8" in said
     assert said.count("--max_pair_tokens sets the length of the longest pairs") == 1
 
 
@@ -897,7 +897,9 @@ def test_evaluation_text_is_removed(held_config, multiway, tmp_path, monkeypatch
         "texts": 40,
         "with_evaluation_text": 2,
     }
-    assert "skipped in cc100_en (train): 1 evaluation text as a line\n" in capfd.readouterr().err
+    assert (
+        "skipped lines of cc100_en (train): 1 evaluation text as a line\n" in capfd.readouterr().err
+    )
     expected = contents(config.output)
     monkeypatch.setattr(tokenizing, "BATCH_SIZE", 3)
     other = dataclasses.replace(config, output=str(tmp_path / "beam"), runner="DirectRunner")

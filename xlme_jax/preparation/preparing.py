@@ -457,7 +457,8 @@ def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
     for row in table:
         if row.skipped:
             why = ", ".join(f"{n:,} {reason}" for reason, n in Counter(row.skipped).most_common())
-            _log.info(f"skipped in {row.name} ({row.split}): {why}")
+            unit = {"monolingual": "lines", "bitext": "pairs"}.get(row.kind, "examples")
+            _log.info(f"skipped {unit} of {row.name} ({row.split}): {why}")
     for row in table:
         if row.kind == "bitext" and any(
             reason.startswith("longer than ") for reason in row.skipped
