@@ -116,7 +116,8 @@ def test_what_is_left_and_every_reason(config, raw, capfd):
     ]
     printed = capfd.readouterr().err
     for line in (
-        "skipped pairs of bitext_en_sw (train): 4 duplicate pair, 3 score below 1.03, 1 one text over 3",
+        "skipped pairs of bitext_en_sw (train): 4 duplicate pair, 3 score below 1.03, "
+        "1 one text over 3",
         "dropped bitext_en_zu (train, 1 pairs): zu has 1 pairs, fewer than min_pairs 5",
         "not read: 1 files of 1 pairs (0.000 GB), which are in an earlier folder of bitext_dir",
     ):
