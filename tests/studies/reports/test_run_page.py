@@ -127,6 +127,15 @@ def test_the_page_begins_with_a_sentence_and_the_next_command(tmp_path, undrawn,
     assert "xlme_jax.evaluate --tasks=held_out_retrieval --checkpoint=" in caplog.text
 
 
+def test_a_fine_tuned_run_is_scored_next(tmp_path, undrawn, caplog):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    (tmp_path / "config.gin").write_text("DATA_DIR = 'd'\nEVAL_DIR = \\\n    '/a b/eval'\n")
+    with caplog.at_level("INFO"):
+        write_report(tmp_path)
+    assert f"Next: python -m xlme_jax.evaluate --checkpoint={tmp_path}" in caplog.text
+    assert "--data='/a b/eval'" in caplog.text or "'--data=/a b/eval'" in caplog.text
+
+
 def test_figures_stand_beside_what_they_must_beat(tmp_path, undrawn):
     write_run(tmp_path, range(0, 100, 10))
     page = write_report(tmp_path).read_text()

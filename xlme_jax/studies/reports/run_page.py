@@ -7,6 +7,7 @@ run that is still running or was killed.
 import html
 import logging
 import math
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,8 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     if figure := _main_figure(compared):
         command = _next_command(model_dir, curves, figure)
         _log.info("Step %d: %s\nNext: %s", _last_step(curves), figure.sentence, command)
+    elif command := _scoring_command(model_dir):
+        _log.info("Next: %s", command)
     return path
 
 
@@ -189,6 +192,17 @@ def _next_command(model_dir: Path, curves: Curves, figure: verdict.ComparedFigur
     if figure.name.startswith("held-out retrieval"):
         good = "evaluate --tasks=held_out_retrieval"
     return verdict.next_command(str(model_dir), _last_step(curves), figure, good)
+
+
+def _scoring_command(model_dir: Path) -> str:
+    """Returns the command that scores a fine-tuned run in all languages; "" for other runs."""
+    file = model_dir / "config.gin"
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    folder = re.search(r"^EVAL_DIR = (?:\\\s+)?'(.+)'$", text, re.MULTILINE)
+    if not folder:
+        return ""
+    words = ["xlme_jax.evaluate", f"--checkpoint={model_dir}", f"--data={folder[1]}"]
+    return shell.join(["python", "-m", *words])
 
 
 def _verdict(figure: verdict.ComparedFigure, command: str) -> str:
