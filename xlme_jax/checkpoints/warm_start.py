@@ -73,6 +73,8 @@ def check_warm_start(
     may_lack: Collection[str] = (),
     counterparts: Mapping[str, str] = types.MappingProxyType({}),
     growth: Growth | None = None,
+    may_have_more: bool = False,
+    field: str = "INIT_FROM",
 ) -> Params:
     """Checks that `warm_start` can load a run's weights; reads files, but creates no arrays.
 
@@ -83,7 +85,9 @@ def check_warm_start(
       ShapeDtypeStructs of the weights of this model that `warm_start` would load; their layers have
       the form of the checkpoint (`layer_forms`).
     """
-    return _plan(run, abstract_params, vocabulary, may_lack, counterparts, growth).loaded
+    return _plan(
+        run, abstract_params, vocabulary, may_lack, counterparts, growth, may_have_more, field
+    ).loaded
 
 
 def warm_start(
@@ -93,6 +97,8 @@ def warm_start(
     may_lack: Collection[str] = (),
     counterparts: Mapping[str, str] = types.MappingProxyType({}),
     growth: Growth | None = None,
+    may_have_more: bool = False,
+    field: str = "INIT_FROM",
 ) -> Params:
     """Reads the weights of another run's checkpoint into the shardings of this run.
 
@@ -109,6 +115,9 @@ def warm_start(
         checkpoint has none of this model's top-level names (`WarmStart.counterparts`).
       growth: how tables of another vocabulary become this model's, used if the checkpoint has
         that vocabulary.
+      may_have_more: whether the checkpoint may contain weights that this model lacks, although
+        `may_lack` is empty.
+      field: field of the configuration that names the checkpoint, for errors.
 
     Returns:
       The weights of this model that the checkpoint has.
@@ -117,7 +126,9 @@ def warm_start(
       ValueError: there is no checkpoint, the checkpoint is damaged, a weight is missing, has
         another shape or is not finite, or the checkpoint has another vocabulary.
     """
-    plan = _plan(run, abstract_params, vocabulary, may_lack, counterparts, growth)
+    plan = _plan(
+        run, abstract_params, vocabulary, may_lack, counterparts, growth, may_have_more, field
+    )
     leaves = _leaves(plan.loaded)
     read = {
         plan.sources.get(name, name): plan.growth.small(name, leaf) if plan.growth else leaf
@@ -149,6 +160,8 @@ def _plan(
     may_lack: Collection[str],
     counterparts: Mapping[str, str],
     growth: Growth | None,
+    may_have_more: bool,
+    field: str,
 ) -> _Plan:
     """Plans `warm_start` with these arguments; reads no arrays.
 
@@ -172,7 +185,7 @@ def _plan(
     loaded = abstract
     if sources:
         loaded = _select(abstract, sources)
-    elif may_lack:
+    elif may_lack or may_have_more:
         loaded = {
             part: weights
             for part, weights in abstract.items()
@@ -181,7 +194,7 @@ def _plan(
         # The checkpoint may have weights that this model lacks.
         shapes = {name: shapes[name] for name in shapes.keys() & tree_shapes(loaded).keys()}
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
-    compare_shapes(shapes, loaded, f"INIT_FROM = {str(run)!r}", remedy)
+    compare_shapes(shapes, loaded, f"{field} = {str(run)!r}", remedy)
     return _Plan(checkpoint, fields["digests"], abstract, loaded, sources, growth)
 
 

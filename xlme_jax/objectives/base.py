@@ -148,11 +148,14 @@ class Carry:
         the new weights and the outputs of the whole batch.
       ready: function from the state to whether training may begin. Until then the loop computes the
         per-row outputs of batches and updates only this state, not the weights.
+      sources: {part of the state: (field, MODEL_DIR or checkpoint that it names)}, parts that are
+        weights of other runs. A new run reads them in place of those of `init`.
     """
 
     init: Callable[[Params], Carried]
     next: Callable[[Params, Carried, PerRow], Carried]
     ready: Callable[[Carried], bool | jax.Array] = lambda carried: True
+    sources: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,9 +46,8 @@ def starting_point(
     config = run.config
     resumes = checkpoints.latest_step() is not None
     warm = WarmParams(_warm_start(run, resumes), abstract, run.mesh, config.seed)
-    if not resumes and config.init_from is not None:
-        _check_warm_start(run, abstract, warm)
     if not resumes:
+        _check_sources(run, abstract, warm)
         _log.info("Drawing random weights; compiled programs are kept for the next start.")
     evaluators: list[Evaluator] = []
     state = None
@@ -81,6 +80,11 @@ def starting_point(
             inherited_flops=pretraining_flops(source),
         )
         state = _warm_state(run, state, abstract, warm)
+    if sources := _carried_sources(run):
+        from xlme_jax.training.carried_weights import carried_weights
+
+        weights = carried_weights(sources, abstract.carried)
+        state = dataclasses.replace(state, carried={**state.carried, **weights})
     filled = fill(run.objective, run.batches, run.mesh, config, state, abstract)
     return filled, record, evaluators
 
@@ -95,8 +99,19 @@ def _warm_start(run: Run, resumes: bool) -> WarmStart:
     return WarmStart() if has_weights(as_path(run.config.init_from), start.marks) else start
 
 
-def _check_warm_start(run: Run, abstract: TrainState, warm: WarmParams) -> None:
-    """Raises ValueError if INIT_FROM does not fit the run, before anything is compiled."""
+def _carried_sources(run: Run) -> Mapping[str, tuple[str, str]]:
+    """Returns `Carry.sources` of the run's objective."""
+    return run.objective.carry.sources if run.objective.carry is not None else {}
+
+
+def _check_sources(run: Run, abstract: TrainState, warm: WarmParams) -> None:
+    """Raises ValueError if a checkpoint does not fit a new run, before anything is compiled."""
+    if sources := _carried_sources(run):
+        from xlme_jax.training.carried_weights import check_carried_weights
+
+        check_carried_weights(sources, abstract.carried, run.vocabulary_digest)
+    if run.config.init_from is None:
+        return
     from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer
     from xlme_jax.checkpoints.warm_start import check_warm_start
 
