@@ -14,8 +14,9 @@ from helpers.random_weights import random_weights
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import RunFacts, init_carried
+from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.objectives.infoxlm import InfoXLMConfig
-from xlme_jax.objectives.pair_contrast import ContrastConfig
+from xlme_jax.objectives.pair_contrast import ContrastConfig, TeacherConfig
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
 
 VOCAB, LENGTH, PAIRS = 40, 24, 2
@@ -313,6 +314,79 @@ def test_anchor_and_distillation_compare_with_the_start():
     assert objective.carry.next(moved, start, {}) is start
 
 
+DEEP = TeacherConfig("runs/teacher", XLMConfig(ENCODER))
+DISTILLED = dataclasses.replace(
+    CONFIG, teacher=DEEP, anchor_weight=1.0, distillation_weight=2.0, contrast_weight=0.0
+)
+
+
+def unit_vectors(pretrained, params, layer=-1, pooling="mean"):
+    """Returns the unit vectors of the pairs of BATCH, by side, of an encoder of some system."""
+    rows, sides = BATCH["bitext"], [[], []]
+    hidden = pretrained.build(VOCAB).encoder.encode(params, rows, None)[layer]
+    for row, column in zip(*np.nonzero(np.asarray(rows["starts"]) >= 0)):
+        tokens = np.flatnonzero(rows["segment_ids"][row] == column + 1)
+        states = np.asarray(hidden, np.float64)[row, tokens]
+        vector = states[0] if pooling == "first" else states.mean(axis=0)
+        sides[column % 2].append(vector / np.linalg.norm(vector))
+    return np.array(sides)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_teacher_gives_the_vectors_to_compare_with(freeze):
+    """It has three layers and tables of its own, and the encoder one layer."""
+    config = dataclasses.replace(DISTILLED, freeze_tokens=freeze, chunk_rows=2)
+    objective, params = built(config)
+    _, teacher = built(ContrastConfig(DEEP.pretrained))
+    teacher = jax.tree.map(lambda x: 1.3 * x + 0.05, teacher)
+    (loss, outputs), gradient = loss_of(objective, params, carried={"start": teacher})
+    targets, ours = unit_vectors(DEEP.pretrained, teacher), unit_vectors(ONE_LAYER, params)
+    anchor = np.square(ours[0] - targets[0]).sum(axis=1).mean()
+    distillation = np.square(ours[1] - targets[0]).sum(axis=1).mean()
+    assert anchor > 0.01 and distillation > 0.01
+    assert ratio(outputs, "anchor_loss") == pytest.approx(anchor, rel=1e-4)
+    assert ratio(outputs, "distillation_loss") == pytest.approx(distillation, rel=1e-4)
+    assert loss == pytest.approx(anchor + 2 * distillation, rel=1e-4)
+    assert (largest(gradient["tokens"]) == 0) == freeze and largest(gradient["encoder"]) > 0
+
+
+def test_a_teacher_of_a_contrast_has_its_layer_and_pooling():
+    trained = ContrastConfig(DEEP.pretrained, layer=2, pooling="first", learn_temperature=True)
+    objective, params = built(
+        dataclasses.replace(DISTILLED, teacher=TeacherConfig("runs/teacher", trained))
+    )
+    _, teacher = built(ContrastConfig(DEEP.pretrained))
+    (_, outputs), _ = loss_of(objective, params, carried={"start": teacher})
+    targets = unit_vectors(DEEP.pretrained, teacher, layer=2, pooling="first")
+    ours = unit_vectors(ONE_LAYER, params)
+    distillation = np.square(ours[1] - targets[0]).sum(axis=1).mean()
+    assert ratio(outputs, "distillation_loss") == pytest.approx(distillation, rel=1e-4)
+
+
+def test_a_teacher_is_of_any_system_and_read_from_its_checkpoint():
+    teacher = TeacherConfig("runs/teacher", XLMEConfig(ENCODER, ENCODER))
+    objective, params = built(dataclasses.replace(DISTILLED, teacher=teacher))
+    carried = meta.unbox(init_carried(objective, params))
+    assert objective.carry.sources == {"start": ("Teacher.checkpoint", "runs/teacher")}
+    assert carried["start"].keys() == built(ContrastConfig(teacher.pretrained))[1].keys()
+    # A teacher that nobody has read gives no loss.
+    assert np.isnan(loss_of(objective, params, carried=carried)[0][0])
+    assert not built(dataclasses.replace(DISTILLED, teacher=None))[0].carry.sources
+
+
+def test_the_flops_are_those_of_the_teacher():
+    shapes = {"bitext": (4, LENGTH)}
+    parts = built(DISTILLED)[0].diagnostics.flops(shapes)
+    assert parts["teacher"] == parts["encoder"]  # Three layers forward, one forward and backward.
+    start = built(dataclasses.replace(DISTILLED, teacher=None))[0].diagnostics.flops(shapes)
+    assert start == {"encoder": parts["encoder"], "encoder of the start": parts["encoder"] / 3}
+
+
+def test_held_out_pairs_have_no_teacher():
+    assert DISTILLED.held_out() == CONFIG
+    assert DISTILLED.held_out().build(VOCAB).carry is None
+
+
 def test_frozen_tables_have_no_optimizer_state():
     objective, params = built(dataclasses.replace(CONFIG, freeze_tokens=True))
     optimizer = objective.optimizer(optax.adamw(0.1, weight_decay=0.1))
@@ -347,11 +421,37 @@ def test_a_learned_temperature_starts_where_it_is_set():
             {"layer": 2, "pretrained": XLMConfig(dataclasses.replace(ENCODER, pre_norm=True))},
             "leave Contrast.layer out",
         ),
+        (
+            {"teacher": DEEP},
+            "Contrast.teacher: nothing reads its vectors; set Contrast.anchor_weight",
+        ),
+        (
+            {
+                "anchor_weight": 1.0,
+                "teacher": TeacherConfig(
+                    "runs/teacher", XLMConfig(dataclasses.replace(ENCODER, hidden_size=20))
+                ),
+            },
+            "its vectors have 20 values, and those of Contrast.pretrained 16 .*INIT_FROM",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(CONFIG, **settings).build(VOCAB)
+
+
+@pytest.mark.parametrize("pretrained", [None, FineTuneConfig(pretrained=ONE_LAYER, task="xnli")])
+def test_a_teacher_that_is_no_encoder_is_refused(pretrained):
+    with pytest.raises(ValueError, match=r"Teacher.pretrained = .* is neither .* leave it out"):
+        TeacherConfig("runs/teacher", pretrained)
+
+
+def test_rows_that_the_teacher_cannot_read_are_refused():
+    short = XLMConfig(dataclasses.replace(ENCODER, max_length=LENGTH - 1))
+    config = dataclasses.replace(DISTILLED, teacher=TeacherConfig("runs/teacher", short))
+    with pytest.raises(ValueError, match=r"teacher/encoder/Encoder.max_length = 23"):
+        built(config)[0].check(RunFacts({"bitext": LENGTH}))
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,8 @@ def checkpoint_of(run: Path) -> Path:
     if not (steps := saved_steps(folder)):
         problem = "has no checkpoint" if run.exists() else f"does not exist{_suggestion(run)}"
         raise ValueError(
-            f"{str(run)!r} (INIT_FROM, BRANCH_FROM or --checkpoint) {problem}; pass the MODEL_DIR "
-            f"of a run, or one of its {FOLDER}/STEP folders."
+            f"{str(run)!r} (INIT_FROM, Teacher.checkpoint, BRANCH_FROM or --checkpoint) {problem}; "
+            f"pass the MODEL_DIR of a run, or one of its {FOLDER}/STEP folders."
         )
     best = read_best(run)
     step = next(iter(best.values()))[0] if best else max(steps)
@@ -289,7 +289,7 @@ def named_source(checkpoint: Path) -> Iterator[None]:
     except Damaged as error:
         raise CheckpointError(
             f"The checkpoint {checkpoint} to start from is damaged: {error}. Choose another one in "
-            f"{checkpoint.parent}, or unset INIT_FROM or BRANCH_FROM."
+            f"{checkpoint.parent}, or unset the field that names it, such as INIT_FROM."
         ) from error
 
 

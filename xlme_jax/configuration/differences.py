@@ -176,6 +176,8 @@ def _compared(before: Any, now: Any, name: str, scope: str) -> Iterator[Differen
         if effect is Effect.NONE:
             continue
         old, new = getattr(before, field.name), getattr(now, field.name)
+        if (name, field.name) == ("Teacher", "checkpoint"):
+            old, new = _absolute(old), _absolute(new)
         yield from _compared_values(old, new, name, scope, field.name, effect, now)
 
 
@@ -223,8 +225,11 @@ def _scope_of(owner: Any, field: str) -> str:
     """Returns the gin scope of a field's value: the field's name if it is needed, else "".
 
     It is needed if another field of the dataclass has a value of the same type, and for the field
-    `pretrained`, whose parts have a scope of their own (`loading`).
+    `pretrained`, whose parts have a scope of their own (`inherited`); that of a teacher is named
+    for it.
     """
+    if gin_name(type(owner)) == "Teacher":
+        return "teacher"
     values = [getattr(owner, f.name) for f in dataclasses.fields(owner)]
     same_type = [value for value in values if type(value) is type(getattr(owner, field))]
     return field if len(same_type) > 1 or field == "pretrained" else ""

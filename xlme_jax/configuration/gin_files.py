@@ -27,8 +27,9 @@ _MAX_STRINGS = 1000  # Of adjacent string literals: gin's time is quadratic in t
 # Byte order marks; UTF-32's little-endian mark begins with the one of UTF-16.
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
-# Macros whose values may stand without quotes on the command line.
+# Names whose values may stand without quotes on the command line.
 _PATHS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "BRANCH_FROM", "EVAL_DIR", "VOCABULARY")
+_PATHS += ("Teacher.checkpoint",)
 
 # The folder with gin_configs/ next to this package.
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,9 +3,8 @@
 Only this package uses gin; all classes can be constructed in Python with plain typed values.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
@@ -28,9 +27,8 @@ from xlme_jax.configuration.references import (
     check_references,
     suggestion,
 )
-from xlme_jax.configuration.registry import CONFIGURABLES, add_named, class_of, gin_name
+from xlme_jax.configuration.registry import CONFIGURABLES, add_named, class_of
 from xlme_jax.configuration.values import ConfigError
-from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.objectives.system_config import TunedConfig
 from xlme_jax.storage.paths import as_path, is_file
 
@@ -38,7 +36,7 @@ _conversions: list[Callable[[str], str]] = []
 
 
 def convert_init_from(conversion: Callable[[str], str]) -> None:
-    """Sets the function that turns INIT_FROM into a MODEL_DIR, if it names something else.
+    """Sets the function that turns INIT_FROM, or a teacher, into a MODEL_DIR, if it is none.
 
     Args:
       conversion: path -> MODEL_DIR, such as `huggingface.conversion.as_run`, which this folder does
@@ -65,9 +63,9 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
         )
     defined, scopes = _parse(files, bindings)
     if converted := _converted():
-        bindings = [*bindings, f"INIT_FROM = {converted!r}"]
+        bindings = [*bindings, *converted]
         defined, scopes = _parse(files, bindings)
-    if inherited := _pretrained():
+    if inherited := _inherited():
         defined, scopes = _parse(files, bindings, inherited)
     for name in sorted(bound_macros() - defined):
         raise ConfigError(f"--gin.{name}: no file defines it.{suggestion(name, defined)}")
@@ -132,51 +130,34 @@ def _rewrite_earlier_names() -> None:
         earlier_names.rewrite()
 
 
-def _converted() -> str | None:
-    """Returns the MODEL_DIR that INIT_FROM is converted to; None if nothing is converted."""
-    source = gin.config._CONFIG.get(("INIT_FROM", MACRO), {}).get("value")
-    if not isinstance(source, str) or not _conversions:
-        return None
-    model_dir = _conversions[0](source)
-    return model_dir if model_dir != source else None
+def _converted() -> list[str]:
+    """Returns bindings of the MODEL_DIRs that INIT_FROM and checkpoints of teachers become."""
+    lines = []
+    for (scope, selector), fields in gin.config._CONFIG.items():
+        name, field = f"{scope}/Teacher.checkpoint".lstrip("/"), "checkpoint"
+        if (scope, selector) == ("INIT_FROM", MACRO):
+            name, field = "INIT_FROM", "value"
+        elif selector != "xlme_jax.Teacher":
+            continue
+        source = fields.get(field)
+        if isinstance(source, str) and _conversions:
+            model_dir = _conversions[0](source)
+            lines += [f"{name} = {model_dir!r}"] if model_dir != source else []
+    return lines
 
 
-def _pretrained() -> str:
-    """Returns the text of bindings of `pretrained`, for a run that goes on with an encoder.
-
-    The encoder's configuration is read from the checkpoint INIT_FROM. With these bindings it is a
-    part of the operative configuration, which can be run again without changes. The path of the
-    checkpoint's vocabulary is added, unless VOCABULARY is bound.
-
-    Returns "" if the run does not go on with an encoder, or `pretrained` is bound.
+def _inherited() -> str:
+    """Returns bindings that follow from checkpoints (`inherited`), for a run that goes on with one.
 
     Raises:
-      ConfigError: INIT_FROM is missing, or its configuration cannot be read.
+      ConfigError: INIT_FROM is missing, or a configuration cannot be read.
     """
-    bound = {
-        selector.split(".")[-1]: fields
-        for (scope, selector), fields in gin.config._CONFIG.items()
-        if not scope and fields
-    }
-    name = next((name for name in sorted(bound) if _is_tuned(name)), "")
-    if not name or "pretrained" in bound[name]:
-        return ""
-    source, vocabulary = (
-        gin.config._CONFIG.get((macro, MACRO), {}).get("value")
-        for macro in ("INIT_FROM", "VOCABULARY")
-    )
-    if not isinstance(source, str):
-        raise ConfigError(
-            f"{name} needs an encoder to start from: give the MODEL_DIR of its pre-training, "
-            "--gin.INIT_FROM=\"'runs/xlme_base'\"."
-        )
-    run = load_text(read_record(as_path(source)).config, "Train", f"INIT_FROM = {source!r}")
-    objective = run.objective.pretraining
-    lines = [f"{name}.pretrained = @pretrained/{gin_name(type(objective))}()"]
-    lines += _bindings(objective, "pretrained")
-    if vocabulary is None:
-        lines.append(f"VOCABULARY = {str(as_path(run.data_dir) / VOCABULARY_FILE)!r}")
-    return "\n".join(lines)
+    bound = (s for (scope, s), fields in gin.config._CONFIG.items() if fields and not scope)
+    if tuned := sorted(filter(_is_tuned, (selector.split(".")[-1] for selector in bound))):
+        from xlme_jax.configuration import inherited
+
+        return inherited.bindings(tuned[0], _trained)
+    return ""
 
 
 def _is_tuned(name: str) -> bool:
@@ -184,16 +165,9 @@ def _is_tuned(name: str) -> bool:
     return name in CONFIGURABLES and issubclass(class_of(name), TunedConfig)
 
 
-def _bindings(config: Any, scope: str) -> Iterator[str]:
-    """Yields bindings of a dataclass's fields in a scope; nested dataclasses get nested scopes."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _bindings(value, f"{scope}/{field.name}")
-            text = f"@{scope}/{field.name}/{gin_name(type(value))}()"
-        else:
-            text = repr(value)
-        yield f"{scope}/{gin_name(type(config))}.{field.name} = {text}"
+def _trained(run: str, name: str) -> Any:
+    """Returns the configuration of a run or checkpoint; errors begin with `name`."""
+    return load_text(read_record(as_path(run)).config, "Train", f"{name} = {run!r}")
 
 
 def _build_checked(root: str, scopes: set[str]) -> Any:

@@ -61,6 +61,7 @@ CONFIGURABLES: dict[str, str | type] = {
     "Triplets": "data.batches.triplets:Triplets",
     "RobustSampling": "data.batches.robust_sampling:RobustSampling",
     **SYSTEMS,
+    "Teacher": "objectives.pair_contrast:TeacherConfig",
     "XLCo": "objectives.infoxlm:XLCoConfig",
     "Masking": "objectives.masked_lm:MaskingConfig",
     "Encoder": "model.encoder:EncoderConfig",

@@ -3,7 +3,8 @@
 The stream "bitext" has both sentences of a pair as separate segments of a row ("sides"), and a
 mined negative of the second one as a third segment ("triplets") if the system reads it. Each
 sentence chooses its translation among those of the whole batch, over all devices. With an anchor
-or distillation, `carried` is {"start": the weights of the encoder that the run started from}.
+or distillation, `carried` is {"start": the weights of the encoder that the run started from, or of
+the teacher's encoder}.
 """
 
 import dataclasses
@@ -52,6 +53,46 @@ _MAX_SCALE = 100.0
 
 
 @dataclasses.dataclass(frozen=True)
+class TeacherConfig:
+    """A trained encoder whose sentence vectors others learn to give.
+
+    Attributes:
+      checkpoint: the run, checkpoint or Hugging Face folder that has its weights. A new run reads
+        them once, and its checkpoints have a copy. The vocabulary must be that of the run's data.
+      pretrained: the objective that the teacher was trained with. If unbound, it is read from the
+        checkpoint.
+    """
+
+    checkpoint: str
+    pretrained: Any = None
+
+    def __post_init__(self) -> None:
+        tuned = isinstance(self.pretrained, TunedConfig)
+        if not isinstance(self.pretrained, SystemConfig) or (
+            tuned and not isinstance(self.pretrained, ContrastConfig)
+        ):
+            raise ValueError(
+                f"Teacher.pretrained = {self.pretrained!r} is neither a pre-training objective nor "
+                "Contrast; leave it out of gin files, so that it is read from Teacher.checkpoint."
+            )
+
+    def vectors(self, student: "ContrastConfig") -> "ContrastConfig":
+        """Returns the objective whose vectors are the teacher's.
+
+        They are those of its own layer and pooling if `Contrast` trained it, else those of its last
+        layer, pooled as the student's.
+
+        Args:
+          student: the objective that has this teacher.
+        """
+        if isinstance(self.pretrained, ContrastConfig):
+            vectors = self.pretrained.held_out()
+        else:
+            vectors = ContrastConfig(self.pretrained, pooling=student.pooling, dropout=0.0)
+        return dataclasses.replace(vectors, learn_temperature=False, chunk_rows=student.chunk_rows)
+
+
+@dataclasses.dataclass(frozen=True)
 class ContrastConfig(TunedConfig):
     """Contrast of translations within a batch, from a pre-trained encoder.
 
@@ -83,12 +124,15 @@ class ContrastConfig(TunedConfig):
       anchor_weight: weight of the squared distance between a sentence's unit vector and the one
         that the encoder gave it at the start of the run, so that other languages keep theirs
         (Reimers and Gurevych 2020, Sec. 3). 0 for no anchor, which costs a third of a step.
+        With a teacher it is the teacher's vector.
       anchor_side: the sentences that are anchored. Tasks are named for their sides: in "en-yo" the
         first one is English. `PairStream.first` puts a language first in all pairs.
       distillation_weight: weight of the squared distance between a second sentence's unit vector
-        and the one that the encoder gave the first sentence at the start of the run. With
-        `anchor_weight` it is multilingual distillation (Reimers and Gurevych 2020, Eq. 1), whose
-        teacher is the encoder of the start.
+        and the one that the encoder gave the first sentence at the start of the run, or that the
+        teacher gives it. With `anchor_weight` it is multilingual distillation (Reimers and Gurevych
+        2020, Eq. 1), whose teacher is the encoder of the start if there is no other.
+      teacher: another trained encoder in place of that of the run's start, of the same width and
+        vocabulary, with any number of layers, of any system; None for none.
       contrast_weight: weight of the contrast; 0 for distillation alone.
     """
 
@@ -107,6 +151,7 @@ class ContrastConfig(TunedConfig):
     anchor_side: Literal["first", "second", "both"] = "first"
     distillation_weight: float = 0.0
     contrast_weight: float = 1.0
+    teacher: TeacherConfig | None = None
 
     def __post_init__(self) -> None:
         check_choices(self, "Contrast")
@@ -122,6 +167,11 @@ class ContrastConfig(TunedConfig):
         check_at_least(self, "Contrast", 0, *weights)
         if not (self.reads_start or self.contrast_weight):
             raise ValueError(f"Contrast: one of {', '.join(weights)} must be above 0.")
+        if self.teacher is not None and not self.reads_start:
+            raise ValueError(
+                "Contrast.teacher: nothing reads its vectors; set Contrast.anchor_weight or "
+                "Contrast.distillation_weight above 0, or Contrast.teacher = None."
+            )
         check_below_one(self, "Contrast", "dropout")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ValueError(f"Contrast.temperature = {self.temperature} must be positive.")
@@ -133,7 +183,7 @@ class ContrastConfig(TunedConfig):
 
     @property
     def reads_start(self) -> bool:
-        """Whether the loss compares vectors with those of the encoder that the run started from."""
+        """Whether the loss compares vectors with those of the run's start, or of the teacher."""
         return self.anchor_weight > 0 or self.distillation_weight > 0
 
     def with_dropout(self, rate: float) -> "ContrastConfig":
@@ -143,7 +193,8 @@ class ContrastConfig(TunedConfig):
     def held_out(self) -> "ContrastConfig":
         """Returns the configuration for held-out pairs: the contrast alone, without dropout.
 
-        The encoder of the run's start is not known there, and held-out pairs have no negatives.
+        Neither a teacher nor the encoder of the run's start is known there, and held-out pairs have
+        no negatives.
         """
         return dataclasses.replace(
             self,
@@ -152,6 +203,7 @@ class ContrastConfig(TunedConfig):
             anchor_weight=0.0,
             distillation_weight=0.0,
             contrast_weight=1.0,
+            teacher=None,
         )
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "PairContrast":
@@ -183,8 +235,22 @@ class PairContrast(PlainObjective):
         self._lower: EncoderView | None = None  # None: the whole encoder.
         if self._layer < view.config.num_layers:
             self._lower = _lower_encoder(pretrained, view.config, self._layer, vocab_size, dtype)
+        self._teacher: PairContrast | None = None
+        sources = {}
+        if config.teacher is not None:
+            self._teacher = config.teacher.vectors(config).build(vocab_size, dtype)
+            sources = {"start": ("Teacher.checkpoint", config.teacher.checkpoint)}
+            width, width_of_teacher = (x.encoder.config.hidden_size for x in (self, self._teacher))
+            if width != width_of_teacher:
+                raise ValueError(
+                    f"Contrast.teacher: its vectors have {width_of_teacher} values, and those of "
+                    f"Contrast.pretrained {width} (Encoder.hidden_size); choose a teacher, or an "
+                    "encoder to start from (INIT_FROM), of the same width."
+                )
         if config.reads_start:
-            self.carry = Carry(self._init_carried, lambda params, carried, per_row: carried)
+            self.carry = Carry(
+                self._init_carried, lambda params, carried, per_row: carried, sources=sources
+            )
 
     @property
     def encoder(self) -> EncoderView:
@@ -201,9 +267,17 @@ class PairContrast(PlainObjective):
             "anchor_loss": config.anchor_weight,
             "distillation_loss": config.distillation_weight,
         }
-        return pair_contrast_diagnostics(
-            self.encoder.config, self._layer, STREAM, config.reads_start, weights
-        )
+        without_gradient = {}
+        if self._teacher is not None:
+            without_gradient["teacher"] = self._teacher._computed
+        elif config.reads_start:
+            without_gradient["encoder of the start"] = self._computed
+        return pair_contrast_diagnostics(self._computed, without_gradient, STREAM, weights)
+
+    @property
+    def _computed(self) -> EncoderConfig:
+        """The encoder without the layers that are not computed."""
+        return dataclasses.replace(self.encoder.config, num_layers=self._layer)
 
     def init(self, rng: jax.Array) -> Params:
         """Returns randomly initialized weights of the encoder, and the temperature."""
@@ -216,6 +290,8 @@ class PairContrast(PlainObjective):
     def check(self, run: RunFacts) -> None:
         """Raises ValueError if rows are too long, or a step has no negatives."""
         check_lengths("encoder", self.encoder.config, run.lengths)
+        if self._teacher is not None:
+            check_lengths("teacher/encoder", self._teacher.encoder.config, run.lengths)
         if run.micro_batches > 1:
             raise ValueError(
                 f"Loop.micro_batches = {run.micro_batches} would take the negatives from a part of "
@@ -386,7 +462,13 @@ class PairContrast(PlainObjective):
         }
 
     def _init_carried(self, params: Params) -> Carried:
-        """Returns a copy of the encoder's weights, without a table that stays as it is."""
+        """Returns a copy of the encoder's weights, without a table that stays as it is.
+
+        The teacher's are read later (`Carry.sources`); NaN until then, so that none is forgotten.
+        """
+        if self._teacher is not None:
+            shapes = jax.eval_shape(self._teacher.init, jax.random.key(0))
+            return {"start": jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), shapes)}
         start = jax.tree.map(jnp.copy, self.encoder_params(params))
         if self.config.freeze_tokens:
             start = _without_tables(start)
@@ -395,23 +477,24 @@ class PairContrast(PlainObjective):
     def _distances(
         self, carried: Carried, weights: Params, rows: Rows, vectors: jax.Array
     ) -> dict[str, jax.Array]:
-        """Returns summed squared distances from vectors of the encoder of the run's start.
+        """Returns summed squared distances from vectors of the teacher or of the run's start.
 
         Args:
-          carried: the weights at the start.
+          carried: the weights of the teacher, or at the start.
           weights: the encoder's weights.
           rows: the rows.
           vectors: float32[B, S, D], unit vectors of all segments.
 
         Returns:
-          {"anchor": distance of the anchored sentences from their own first vectors,
+          {"anchor": distance of the anchored sentences from their own vectors there,
           "distillation": distance of second sentences from those of first sentences}, without
           those that have no weight.
         """
         start = carried["start"]
-        if self.config.freeze_tokens:
+        if self.config.freeze_tokens and self._teacher is None:
             start = _with_tables_of(weights, start)
-        targets = jax.lax.stop_gradient(self._embed(jax.lax.stop_gradient(start), rows, None))
+        embed = (self._teacher or self)._embed
+        targets = jax.lax.stop_gradient(embed(jax.lax.stop_gradient(start), rows, None))
         is_pair, step = self._is_pair(rows), self._segments
 
         def distance(side: int, target_side: int) -> jax.Array:

@@ -1,6 +1,5 @@
 """The diagnostics of contrast within a batch: plots, an alarm, and FLOPs."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -16,8 +15,8 @@ _PANELS = (
         "nats per sentence",
         (
             ("contrast_loss", "", "-"),
-            ("anchor_loss", ": squared distance from the start", ":"),
-            ("distillation_loss", ": squared distance from the teacher", "--"),
+            ("anchor_loss", ": squared distance, anchor", ":"),
+            ("distillation_loss", ": squared distance, distillation", "--"),
         ),
         limits=(0, None),
     ),
@@ -36,28 +35,27 @@ _PANELS = (
 
 def pair_contrast_diagnostics(
     encoder: EncoderConfig,
-    layers: int,
+    without_gradient: Mapping[str, EncoderConfig],
     stream: str,
-    reads_start: bool,
     loss_weights: Mapping[str, float],
 ) -> Diagnostics:
     """Returns the diagnostics of a contrast of pairs.
 
     Args:
-      encoder: the encoder.
-      layers: number of layers that are computed.
+      encoder: the encoder, with the layers that are computed.
+      without_gradient: {name: encoder}, those that read the rows, too, such as a teacher.
       stream: name of the stream of pairs.
-      reads_start: whether the encoder of the run's start reads the rows, too.
       loss_weights: see `Diagnostics`.
     """
-    lower = dataclasses.replace(encoder, num_layers=layers)
 
     def counted(shapes: Shapes) -> dict[str, float]:
         """Returns the FLOPs by part, without the products of sentences, which are few."""
         rows, length = shapes[stream]
-        forward = rows * length * flops.encoder(lower, length)
-        parts = {"encoder": 3.0 * forward}
-        return {**parts, "encoder of the start": forward} if reads_start else parts
+        tokens = rows * length
+        parts = {"encoder": 3.0 * tokens * flops.encoder(encoder, length)}
+        for name, reader in without_gradient.items():
+            parts[name] = tokens * flops.encoder(reader, length)
+        return parts
 
     def alarms(values: Mapping[str, float]) -> list[str]:
         """Returns an alarm if the contrast has learned nothing."""
