@@ -414,6 +414,7 @@ def test_gin_flags_are_rewritten():
         ("MODEL_DIR = runs/a", "MODEL_DIR = 'runs/a'"),
         ("DATA_DIR=/data/a-b.1", "DATA_DIR = '/data/a-b.1'"),
         ("MODEL_DIR = 'runs/a'", "MODEL_DIR = 'runs/a'"),
+        ("Teacher.checkpoint = runs/a", "Teacher.checkpoint = 'runs/a'"),
         ("INIT_FROM = None", "INIT_FROM = None"),
         ("INIT_FROM = %MODEL_DIR", "INIT_FROM = %MODEL_DIR"),
         ("TRAIN_STEPS = runs/a", "TRAIN_STEPS = runs/a"),

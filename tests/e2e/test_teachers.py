@@ -18,7 +18,7 @@ from xlme_jax.training import starting
 
 # The teacher has two layers; runs have one (tests/tiny.gin), whose bindings are the same.
 SHORT = {"TRAIN_STEPS": 4, "Optimizer__warmup_steps": 1}
-OF_TEACHER = {"objective": "xlm", **SHORT, "Encoder__num_layers": 2}
+OF_TEACHER = {"objective": "xlm", **SHORT, "CHECKPOINT_EVERY": 2, "Encoder__num_layers": 2}
 DISTILLED = {
     "objective": "contrast",
     **SHORT,
@@ -45,7 +45,7 @@ def distilled(tmp_path_factory, tiny_data, teacher):
 
 
 def run(folder, data, teacher, **bindings):
-    """Trains with a teacher, in this process; returns the final state."""
+    """Trains with a teacher, in this process; returns the final state. See `runs.run`."""
     given = teacher if isinstance(teacher, _Gin) else str(teacher)
     return runs.run(folder, data, **{**DISTILLED, "Teacher__checkpoint": given, **bindings})
 
@@ -93,6 +93,19 @@ def test_a_run_resumes_bitwise_without_its_teacher(
         state = jax.device_get(assembly.train(config, text))
     assert_same_bits(state, distilled[1])
     same_metrics(tmp_path / "run", distilled[0])
+
+
+def test_a_run_resumes_with_a_copy_of_its_teacher_and_no_other(
+    tmp_path, tiny_data, teacher, distilled
+):
+    model_dir = shutil.copytree(distilled[0], tmp_path / "run")
+    moved = shutil.copytree(teacher, tmp_path / "teacher")
+    assert_same_bits(run(model_dir, tiny_data, moved), distilled[1])
+    earlier = moved / "checkpoints" / "2"
+    with pytest.raises(ValueError, match=r"of another teacher: .*/2' now\. Set it back"):
+        run(model_dir, tiny_data, earlier, resume_with_changes=True)
+    with pytest.raises(ValueError, match=r"of another teacher: .* None now\. Set it back"):
+        run(model_dir, tiny_data, teacher, Contrast__teacher=None)
 
 
 def test_held_out_pairs_are_measured_without_the_teacher(tmp_path, tiny_data, teacher):

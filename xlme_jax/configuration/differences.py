@@ -176,8 +176,6 @@ def _compared(before: Any, now: Any, name: str, scope: str) -> Iterator[Differen
         if effect is Effect.NONE:
             continue
         old, new = getattr(before, field.name), getattr(now, field.name)
-        if (name, field.name) == ("Teacher", "checkpoint"):
-            old, new = _absolute(old), _absolute(new)
         yield from _compared_values(old, new, name, scope, field.name, effect, now)
 
 

@@ -28,8 +28,8 @@ _MAX_STRINGS = 1000  # Of adjacent string literals: gin's time is quadratic in t
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 # Names whose values may stand without quotes on the command line.
-_PATHS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "BRANCH_FROM", "EVAL_DIR", "VOCABULARY")
-_PATHS += ("Teacher.checkpoint",)
+_MACROS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "BRANCH_FROM", "EVAL_DIR", "VOCABULARY")
+_PATHS = (*_MACROS, "Teacher.checkpoint")
 
 # The folder with gin_configs/ next to this package.
 ROOT = Path(__file__).resolve().parents[2]
