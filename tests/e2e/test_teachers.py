@@ -123,10 +123,16 @@ def test_a_teacher_of_a_contrast_has_no_teacher(tmp_path, tiny_data, distilled):
 
 
 def test_a_folder_is_converted(tmp_path, tiny_data, teacher, monkeypatch):
-    converted = {"folder": str(teacher)}
-    monkeypatch.setattr(loading, "_conversions", [lambda path: converted.get(path, path)])
-    config = runs.load(tmp_path, tiny_data, **DISTILLED, Teacher__checkpoint="folder")
-    assert config.objective.teacher.checkpoint == str(teacher)
+    text = read_record(teacher).config
+
+    def conversion(path):
+        loading.load_text(text, "Train", "a file of the folder")  # As imports do: gin forgets.
+        return {"folder": str(teacher)}.get(path, path)
+
+    monkeypatch.setattr(loading, "_conversions", [conversion])
+    bindings = {**DISTILLED, "INIT_FROM": "folder", "Teacher__checkpoint": "folder"}
+    config = runs.load(tmp_path, tiny_data, **bindings)
+    assert config.objective.teacher.checkpoint == config.loop.init_from == str(teacher)
     assert config.objective.teacher.pretrained.encoder.num_layers == 2
 
 

@@ -133,7 +133,7 @@ def _rewrite_earlier_names() -> None:
 def _converted() -> list[str]:
     """Returns bindings of the MODEL_DIRs that INIT_FROM and checkpoints of teachers become."""
     lines = []
-    for (scope, selector), fields in gin.config._CONFIG.items():
+    for (scope, selector), fields in [*gin.config._CONFIG.items()]:  # Conversions use gin, too.
         name, field = f"{scope}/Teacher.checkpoint".lstrip("/"), "checkpoint"
         if (scope, selector) == ("INIT_FROM", MACRO):
             name, field = "INIT_FROM", "value"
