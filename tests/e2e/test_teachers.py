@@ -165,3 +165,16 @@ def test_a_teacher_of_another_vocabulary_is_refused(tmp_path, tiny_data, teacher
     write_dataset(data, tasks, tmp_path / "other.model", tiny.VOCABULARY)
     with pytest.raises(ValueError, match=r"Teacher.checkpoint = .* another vocabulary .*Choose a"):
         run(tmp_path / "run", data, teacher)
+
+
+@pytest.mark.slow
+def test_the_losses_do_not_depend_on_devices(tmp_path, tiny_data, teacher):
+    """Tolerance and reasons are those of tests/e2e/test_devices.py."""
+
+    def losses(name, devices, **bindings):
+        values = {**DISTILLED, "Teacher__checkpoint": str(teacher), **bindings}
+        tiny.train(*tiny.flags(tmp_path / name, tiny_data, **values), devices=devices)
+        return np.array([line["loss"] for line in tiny.metrics(tmp_path / name) if line["step"]])
+
+    mesh = {"Mesh__data": 2, "Mesh__fsdp": 2, "Mesh__tensor": 2}
+    np.testing.assert_allclose(losses("eight", 8, **mesh), losses("one", 1), rtol=2e-6)
