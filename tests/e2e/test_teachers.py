@@ -11,6 +11,7 @@ from helpers.runs import Interrupted, _Gin, assert_same_bits, same_metrics
 from xlme_jax.checkpoints.saved import checkpoint_of, read_record
 from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration import differences, loading
+from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.prepared.writer import write_dataset
 from xlme_jax.runs import assembly
@@ -95,16 +96,13 @@ def test_a_run_resumes_bitwise_without_its_teacher(
     same_metrics(tmp_path / "run", distilled[0])
 
 
-def test_a_run_resumes_with_a_copy_of_its_teacher_and_no_other(
-    tmp_path, tiny_data, teacher, distilled
-):
-    model_dir = shutil.copytree(distilled[0], tmp_path / "run")
-    moved = shutil.copytree(teacher, tmp_path / "teacher")
-    assert_same_bits(run(model_dir, tiny_data, moved), distilled[1])
-    earlier = moved / "checkpoints" / "2"
-    with pytest.raises(ValueError, match=r"of another teacher: .*/2' now\. Set it back"):
+def test_a_run_resumes_with_no_other_teacher(tiny_data, teacher, distilled):
+    model_dir, state = distilled
+    assert_same_bits(run(model_dir, tiny_data, teacher), state)
+    earlier = teacher / "checkpoints" / "2"
+    with pytest.raises(ValueError, match=r"Teacher\.checkpoint: .*, now .*/2'\. Resume it with"):
         run(model_dir, tiny_data, earlier, resume_with_changes=True)
-    with pytest.raises(ValueError, match=r"of another teacher: .* None now\. Set it back"):
+    with pytest.raises(ValueError, match=r"Teacher\.checkpoint: .*, now None\. Resume it with"):
         run(model_dir, tiny_data, teacher, Contrast__teacher=None)
 
 
@@ -120,6 +118,13 @@ def test_a_teacher_of_a_contrast_has_no_teacher(tmp_path, tiny_data, distilled):
     config = runs.load(tmp_path, tiny_data, **DISTILLED, Teacher__checkpoint=str(distilled[0]))
     before = loading.load_text(read_record(distilled[0]).config, "Train", "").objective
     assert config.objective.teacher.pretrained == before.held_out()
+
+
+def test_a_teacher_that_nothing_reads_is_refused(tmp_path, tiny_data, teacher):
+    bindings = {**DISTILLED, "Teacher__checkpoint": str(teacher)}
+    del bindings["Contrast__teacher"]
+    with pytest.raises(ConfigError, match=r"set --gin\.Contrast\.teacher=@Teacher\(\)"):
+        runs.load(tmp_path, tiny_data, **bindings)
 
 
 def test_a_folder_is_converted(tmp_path, tiny_data, teacher, monkeypatch):

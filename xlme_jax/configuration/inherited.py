@@ -43,6 +43,8 @@ def bindings(name: str, trained: Callable[[str, str], Any]) -> str:
     if "pretrained" not in bound["", name]:
         lines += _of_init_from(name, bound, trained)
     for (scope, selector), fields in bound.items():
+        if selector == "Teacher" and "teacher" not in bound["", name]:
+            raise ConfigError(f"Nothing reads {selector}: set --gin.{name}.teacher=@{selector}().")
         if selector == "Teacher" and "checkpoint" in fields and "pretrained" not in fields:
             lines += _of_teacher(scope, fields["checkpoint"], trained)
     return "\n".join(lines)

@@ -206,6 +206,10 @@ class ContrastConfig(TunedConfig):
             teacher=None,
         )
 
+    def sources(self) -> dict[str, str]:
+        """Returns {field: run}, that of the teacher."""
+        return {} if self.teacher is None else {"Teacher.checkpoint": self.teacher.checkpoint}
+
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "PairContrast":
         """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return PairContrast(self, vocab_size, dtype)
@@ -236,10 +240,8 @@ class PairContrast(PlainObjective):
         if self._layer < view.config.num_layers:
             self._lower = _lower_encoder(pretrained, view.config, self._layer, vocab_size, dtype)
         self._teacher: PairContrast | None = None
-        sources = {}
         if config.teacher is not None:
             self._teacher = config.teacher.vectors(config).build(vocab_size, dtype)
-            sources = {"start": ("Teacher.checkpoint", config.teacher.checkpoint)}
             width, width_of_teacher = (x.encoder.config.hidden_size for x in (self, self._teacher))
             if width != width_of_teacher:
                 raise ValueError(
@@ -248,6 +250,7 @@ class PairContrast(PlainObjective):
                     "encoder to start from (INIT_FROM), of the same width."
                 )
         if config.reads_start:
+            sources = dict(zip(("start",), config.sources().items()))
             self.carry = Carry(
                 self._init_carried, lambda params, carried, per_row: carried, sources=sources
             )

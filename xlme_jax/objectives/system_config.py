@@ -54,6 +54,10 @@ class SystemConfig:
         """
         return self.with_dropout(0.0)
 
+    def sources(self) -> dict[str, str]:
+        """Returns {field: run whose weights a new run carries along} (`objectives.base.Carry`)."""
+        return {}
+
     @property
     def pretraining(self) -> "SystemConfig":
         """The configuration that the encoder was pre-trained with: this one, unless it is tuned."""

@@ -16,7 +16,6 @@ from xlme_jax.checkpoints.saved import FOLDER, checkpoint_of, saved_steps, weigh
 from xlme_jax.configuration.registry import outside_modules
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.objectives.pair_contrast import ContrastConfig
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import manifest, peers
 
@@ -72,9 +71,8 @@ def _facts(
     yield "newest checkpoint in MODEL_DIR", str(max(steps, default=None))
     if config.loop.init_from is not None and not steps:
         yield "weights in INIT_FROM", weights_digest(checkpoint_of(as_path(config.loop.init_from)))
-    if isinstance(config.objective, ContrastConfig) and config.objective.teacher and not steps:
-        teacher = checkpoint_of(as_path(config.objective.teacher.checkpoint))
-        yield "weights in Teacher.checkpoint", weights_digest(teacher)
+    for field, run in () if steps else config.objective.sources().items():
+        yield f"weights in {field}", weights_digest(checkpoint_of(as_path(run)))
     yield "code of xlme_jax", _digest(_PACKAGE.rglob("*.py"))
     for name in outside_modules():
         file = sys.modules[name].__dict__.get("__file__")  # A notebook has none.

@@ -19,10 +19,8 @@ from xlme_jax.checkpoints.saved import (
     RunRecord,
     checkpoint_of,
     newest_record,
-    read_fields,
     weights_digest,
 )
-from xlme_jax.checkpoints.state import CARRIED
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.differences import Difference, Effect, differences
 from xlme_jax.configuration.registry import gin_name
@@ -30,7 +28,6 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.batches.streams import PairStream, Stream
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.objectives.pair_contrast import ContrastConfig
 from xlme_jax.runs import parts
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import manifest
@@ -82,7 +79,7 @@ def check(
     if recorded is None:
         return {}
     _check_moments(recorded, config, f"{where} of an optimizer with another state")
-    recorded = _with_teacher_of(recorded, config, folder / FOLDER / str(step), where)
+    _check_sources(recorded, config, folder, where)
     names = [stream.name for stream in streams]
     differing = differences(
         _from_same(recorded, config, record), config, names, jax.default_backend()
@@ -162,51 +159,19 @@ def _from_same(before: TrainConfig, now: TrainConfig, record: RunRecord) -> Trai
     return dataclasses.replace(before, loop=dataclasses.replace(before.loop, init_from=source))
 
 
-def _with_teacher_of(
-    before: TrainConfig, now: TrainConfig, checkpoint: Path, where: str
-) -> TrainConfig:
-    """Returns `before` with the teacher's checkpoint of `now`, which may be elsewhere as a copy.
+def _check_sources(before: TrainConfig, now: TrainConfig, folder: Path, where: str) -> None:
+    """Raises ValueError, which begins with `where`, if `now` names other runs to read from.
 
-    Args:
-      before: the configuration of the checkpoint.
-      now: the configuration of the run that resumes.
-      checkpoint: the checkpoint, which has the weights of the teacher.
-      where: beginning of the message, which names the checkpoint.
-
-    Raises:
-      ValueError: the teacher is another one, whose weights the run would not read.
+    The checkpoint carries the weights of those runs; others would not be read.
     """
-    if not (
-        isinstance(before.objective, ContrastConfig) and isinstance(now.objective, ContrastConfig)
-    ):
-        return before
-    old, new = before.objective.teacher, now.objective.teacher
-    paths = [x and x.checkpoint for x in (old, new)]
-    if paths[0] == paths[1]:
-        return before
-    if old and new and _carries(checkpoint, new.checkpoint):
-        teacher = dataclasses.replace(old, checkpoint=new.checkpoint)
-        objective = dataclasses.replace(before.objective, teacher=teacher)
-        return dataclasses.replace(before, objective=objective)
-    raise ValueError(
-        f"{where}, which has the weights of another teacher: Teacher.checkpoint: {paths[0]!r} "
-        f"there, {paths[1]!r} now. Set it back; or begin a run in another MODEL_DIR with the "
-        "checkpoint as INIT_FROM."
-    )
-
-
-def _carries(checkpoint: Path, teacher: str) -> bool:
-    """Returns whether the weights of a teacher that a checkpoint carries are those of a run."""
-    prefix = f"{CARRIED}.start."
-    try:
-        carried, saved = (
-            read_fields(folder)["digests"]
-            for folder in (checkpoint, checkpoint_of(as_path(teacher)))
+    old, new = before.objective.sources(), now.objective.sources()
+    if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+        listed = ", ".join(f"{name}: {old.get(name)!r}, now {new.get(name)!r}" for name in changed)
+        raise ValueError(
+            f"{where}, which carries weights of another run: {listed}. Resume it with "
+            f"--gin_file={folder / 'config.gin'}; or begin a run in another MODEL_DIR with the "
+            "checkpoint as INIT_FROM."
         )
-    except (ValueError, OSError):
-        return False
-    weights = {n.removeprefix(prefix): x for n, x in carried.items() if n.startswith(prefix)}
-    return all(saved.get(f"params.{name}") == digest for name, digest in weights.items())
 
 
 def _digest(source: str) -> str:
