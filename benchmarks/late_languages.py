@@ -82,8 +82,8 @@ def figures(values: Sequence[Result]) -> Figures:
         row[f"Tatoeba {language}"] = by_layer("tatoeba", "accuracy", language)[layer]
     errors = {code: by_layer("wordalign", "aer", name) for name, code in ALIGNED.items()}
     for code, of_layers in errors.items():
-        others = [errors[other] for other in errors if other != code]
-        best = min(of_layers, key=lambda number: sum(other[number] for other in others))
+        rest = [errors[pair] for pair in errors if pair != code]
+        best = min(of_layers, key=lambda number: sum(pair[number] for pair in rest))
         row[f"AER {code}"] = of_layers[best]
     return row
 
@@ -122,13 +122,13 @@ def draw(rows: Rows) -> Figure:
     figure = Figure(figsize=(13, 6.4), dpi=110, layout="constrained")
     for axis, (measure, group) in zip(figure.subplots(2, 3).flat, panels):
         for shift, (encoder, color) in zip((-0.2, 0.2), ENCODERS.items()):
-            for place, end in enumerate(ROWS):
+            for column, end in enumerate(ROWS):
                 seeds = rows[encoder].get(end, [])
                 points = [np.mean([seed[f"{measure} {x}"] for x in group]) for seed in seeds]
                 if points:
-                    label = encoder if place == 0 else None
-                    axis.bar(place + shift, np.mean(points), 0.36, color=color, label=label)
-                    axis.plot([place + shift] * len(points), points, "k.", markersize=4)
+                    label = encoder if column == 0 else None
+                    axis.bar(column + shift, np.mean(points), 0.36, color=color, label=label)
+                    axis.plot([column + shift] * len(points), points, "k.", markersize=4)
         axis.set_xticks(range(len(ROWS)), ROWS, rotation=25, ha="right")
         title = {
             "held-out": "held-out retrieval, accuracy@1",

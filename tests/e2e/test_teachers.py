@@ -74,8 +74,8 @@ def test_the_stored_configuration_says_all(teacher, distilled, tiny_data):
     deeper = runs.load(
         model_dir, tiny_data, **bindings, **{"teacher/encoder/Encoder__ffn_size": 65}
     )
-    found = differences.differences(stored, deeper, ["bitext"], "cpu")
-    assert [x.name for x in found] == ["teacher/Encoder.ffn_size"]
+    changes = differences.differences(stored, deeper, ["bitext"], "cpu")
+    assert [x.name for x in changes] == ["teacher/Encoder.ffn_size"]
 
 
 def test_a_run_resumes_bitwise_without_its_teacher(

@@ -4,10 +4,10 @@ Everything is read from the run's folder, so that the report can be written at a
 run that is still running or was killed.
 """
 
+import ast
 import html
 import logging
 import math
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -198,10 +198,11 @@ def _scoring_command(model_dir: Path) -> str:
     """Returns the command that scores a fine-tuned run in all languages; "" for other runs."""
     file = model_dir / "config.gin"
     text = file.read_text(encoding="utf-8") if file.exists() else ""
-    folder = re.search(r"^EVAL_DIR = (?:\\\s+)?'(.+)'$", text, re.MULTILINE)
-    if not folder:
+    folder = manifest.bindings(text).get("EVAL_DIR")
+    if folder is None:
         return ""
-    words = ["xlme_jax.evaluate", f"--checkpoint={model_dir}", f"--data={folder[1]}"]
+    data = ast.literal_eval(folder)
+    words = ["xlme_jax.evaluate", f"--checkpoint={model_dir}", f"--data={data}"]
     return shell.join(["python", "-m", *words])
 
 
