@@ -5,7 +5,9 @@
 Measurements alternate: each round runs a few steps of ours, then the peer's in a separate process.
 "ours" does the same work as the peer: two encoders with separate tables and no relative bias, one
 stream, no dropout. "gated" adds XLM-E's gated relative position bias, which the peer does not have;
-"gated, mixed" is that with `Train.compute_dtype = 'mixed'`.
+"gated, mixed" is that with `Train.compute_dtype = 'mixed'`. "modern" has two modern encoders, whose
+gated feed-forward layers are two thirds as wide, so that their FLOPs are those of "ours" (all rows
+are shorter than two windows).
 PEER.py is called with hidden size, layers of discriminator and generator, vocabulary, rows, length
 and steps, once as it is and once with "compile" for torch.compile, and prints "median step 1.234s".
 With --bfloat16, it is called twice more, with "bfloat16" (torch.autocast) in addition. Like our
@@ -22,6 +24,7 @@ GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both, so that memory is allocated in h
 """
 
 import argparse
+import functools
 import math
 import os
 import re
@@ -40,6 +43,7 @@ import numpy as np
 from steps import TrainStep
 
 from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.model.modern_encoder import ModernEncoderConfig
 from xlme_jax.objectives.masked_lm import MaskingConfig
 from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.ops import products
@@ -79,9 +83,9 @@ def main() -> None:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Returns seconds per step of ours and the peers by round; prints a table."""
     steps = {}
-    for kind, (bias, is_mixed) in KINDS.items():
+    for kind, (encoder, is_mixed) in KINDS.items():
         with products.rounded(is_mixed):
-            steps[kind] = train_step(SHAPES[name], bias)
+            steps[kind] = train_step(SHAPES[name], encoder)
     peers: dict[str, tuple[str, ...]] = {}
     if options.peer:
         peers = PEERS | (BFLOAT16_PEERS if options.bfloat16 else {})
@@ -133,8 +137,13 @@ def report(shape: tuple[int, ...], peak: float, table: Mapping[str, Mapping[str,
         print(f"{kind:24}" + "".join(f"{cell:>13}" for cell in cells), flush=True)
 
 
-# Relative bias, and whether products are rounded to bfloat16.
-KINDS = {"ours": ("none", False), "gated": ("gated", False), "gated, mixed": ("gated", True)}
+# Relative bias of the encoder or "modern", and whether products are rounded to bfloat16.
+KINDS = {
+    "ours": ("none", False),
+    "gated": ("gated", False),
+    "gated, mixed": ("gated", True),
+    "modern": ("modern", False),
+}
 # The words that the peer is called with.
 PEERS: dict[str, tuple[str, ...]] = {"peer": (), "compiled peer": ("compile",)}
 BFLOAT16_PEERS: dict[str, tuple[str, ...]] = {
@@ -143,30 +152,35 @@ BFLOAT16_PEERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], float]:
-    """Returns a compiled and warmed-up step of a shape, and its FLOPs."""
-    objective, batch = objective_and_batch(shape, bias)
+def train_step(shape: tuple[int, ...], encoder: Any) -> tuple[Callable[[], None], float]:
+    """Returns a compiled, warmed-up step of a shape with an encoder of `KINDS`, and its FLOPs."""
+    objective, batch = objective_and_batch(shape, encoder)
     step = TrainStep(objective, batch)
     step(), step()
     rows, length = shape[-2:]
     return step, sum(objective.diagnostics.flops({"monolingual": (rows, length)}).values())
 
 
-def objective_and_batch(shape: tuple[int, ...], bias: Any) -> tuple[Any, Any]:
-    """Returns XLM-E of a shape, and a batch of random tokens."""
+def objective_and_batch(shape: tuple[int, ...], encoder: Any) -> tuple[Any, Any]:
+    """Returns XLM-E of a shape with an encoder of `KINDS`, and a batch of random tokens."""
     hidden, deep, shallow, vocabulary, rows, length = shape
     common: dict[str, Any] = {
         "hidden_size": hidden,
         "num_heads": max(hidden // 64, 1),
-        "ffn_size": 4 * hidden,
         "max_length": length,
-        "relative_bias": bias,
         "dropout": 0.0,
         "attention_dropout": 0.0,
     }
+    make: Callable[..., EncoderConfig]
+    if encoder == "modern":
+        make = functools.partial(ModernEncoderConfig, ffn_size=8 * hidden // 3, **common)
+    else:
+        make = functools.partial(
+            EncoderConfig, ffn_size=4 * hidden, relative_bias=encoder, **common
+        )
     config = XLMEConfig(
-        generator=EncoderConfig(num_layers=shallow, **common),
-        discriminator=EncoderConfig(num_layers=deep, **common),
+        generator=make(num_layers=shallow),
+        discriminator=make(num_layers=deep),
         masking=MaskingConfig(),
         embedding_sharing="none",
         translation_pairs=False,
