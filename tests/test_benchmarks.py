@@ -58,7 +58,7 @@ def test_train_step(tmp_path):
     table = found["shapes"]["tiny"]["table"]
     for name, seconds in (("peer", 16), ("compiled peer", 8), ("compiled bfloat16 peer", 2)):
         assert table[name]["median"] == seconds and name in said
-    for name in ("ours", "gated", "gated, mixed"):
+    for name in ("ours", "gated", "gated, mixed", "modern"):
         row = table[name]
         assert row["speed_over_peer"] == pytest.approx(8 / row["median"])
         assert row["speed_over_bfloat16"] == pytest.approx(2 / row["median"])

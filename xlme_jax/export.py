@@ -48,7 +48,7 @@ _LAYER = flags.DEFINE_integer(
     "layer",
     None,
     "--sentence_transformers: the layer that is pooled, from 1; those above it are dropped.",
-    1,
+    0,
 )
 _POOLING = flags.DEFINE_enum(
     "pooling", "mean", ["mean", "first"], "--sentence_transformers: mean of all tokens, or <s>."

@@ -114,6 +114,7 @@ def test_the_card_has_the_figures_of_the_layer(tmp_path):
     ("options", "message"),
     [
         ({"layer": 4}, "--layer=4: the encoder has 3 layers"),
+        ({"layer": 0}, "choose the best layer from 1 to 3"),
         ({"layer": 3, "centre": ["missing.txt"]}, "missing.txt"),
         ({"layer": 3, "centre": ["empty.txt"]}, "there is no text in empty.txt"),
         ({"layer": 3, "onnx": ["int4"]}, "--onnx=int4: expected some of float32, int8"),

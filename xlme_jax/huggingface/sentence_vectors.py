@@ -98,6 +98,12 @@ def sentence_vectors(options: SentenceOptions, loaded: LoadedRun) -> SentenceVec
         missing or unreadable.
     """
     config = loaded.objective.encoder.config
+    if options.layer == 0:
+        raise ValueError(
+            "--layer=0: transformers has no encoder without layers; choose the best layer from 1 "
+            f"to {config.num_layers} that `evaluate` prints, or stay with "
+            "xlme_jax.load(...).encode(texts, layer=0)"
+        )
     if not 1 <= options.layer <= config.num_layers:
         raise ValueError(
             f"--layer={options.layer}: the encoder has {config.num_layers} layers; choose 1 to "

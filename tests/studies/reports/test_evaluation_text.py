@@ -42,8 +42,10 @@ HELD_OUT = retrieval(
 def test_retrieval_is_a_table_by_layer_with_the_best_one_marked():
     lines = to_text([HELD_OUT]).splitlines()
     assert lines[0].startswith("held_out_retrieval: accuracy@1") and "chance 0.0100" in lines[0]
-    assert lines[3].startswith("*: best layer on held-out translations; untrained:")
-    assert lines[4:] == [
+    assert lines[1] == "rows: layers, 0 the embeddings; columns: how texts are compared"
+    assert lines[2].startswith("  raw: cosine") and lines[3].startswith("  centred: cosine, each")
+    assert lines[4].startswith("*: best layer on held-out translations; untrained:")
+    assert lines[5:] == [
         "",
         "encoder       raw   centred",
         "0          0.0200    0.0500",

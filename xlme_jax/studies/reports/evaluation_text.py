@@ -71,11 +71,10 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
         f"{task}: accuracy@1 of finding a text's translation, mean over languages and directions; "
         f"chance {headline.get(f'{task}/chance', float('nan')):.4f}"
     )
-    yield (
-        "rows: layers, 0 the embeddings; columns: how texts are compared (docs/guide/evaluation.md)"
-    )
-    yield "raw: cosine; centred: cosine after each language's mean was subtracted"
     panels = held_out_retrieval.readout_panels(task, outcome.results)
+    columns = dict.fromkeys(name for lines in panels.values() for name, _ in lines)
+    yield "rows: layers, 0 the embeddings; columns: how texts are compared"
+    yield from (f"  {name}: {readouts.DESCRIPTIONS[name]}" for name in columns)
     if layers:
         chosen = "best layer on held-out translations" if layer is None else f"--layer={layer}"
         yield f"*: {chosen}; untrained: the same before training, at the layer so chosen for it"
@@ -91,7 +90,8 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
         if task == held_out_retrieval.TASK and layers and layer is None:
             yield (
                 "(The layer is the best on these same translations, also for the untrained encoder."
-                " Log and report of a run show the readout and the layer of its RetrievalProbe.)"
+                " Log and report of a run have the readout and layer of its RetrievalProbe, and "
+                "means of fewer training texts, so that figures differ.)"
             )
 
 
