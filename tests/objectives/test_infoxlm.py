@@ -90,6 +90,22 @@ def loss(objective, params, carried, batch=BATCH, rng=RNG):
     return compiled(objective)(params, carried, batch, rng)
 
 
+@functools.cache
+def compiled_rows(objective):
+    @jax.jit
+    def per_row(params, carried, batch):
+        totals = objective.totals(batch)
+        return objective.loss(params, carried, batch, totals, RNG).per_row
+
+    return per_row
+
+
+def per_row_of(objective, params, carried):
+    """Returns what `loss` has of each row of BATCH, compiled without the losses."""
+    batch = {name: BATCH[name] for name in objective.streams}
+    return compiled_rows(objective)(params, carried, batch)
+
+
 def changed(**settings):
     """Returns CONFIG with other settings of the contrast, and one stream less to compile."""
     contrast = dataclasses.replace(CONTRAST, **settings)
@@ -167,7 +183,7 @@ def test_the_layer_that_is_contrasted(layer, scan):
     encoder = dataclasses.replace(ENCODER, scan_layers=scan)
     config = dataclasses.replace(changed(layer=layer, mask_inputs=False), encoder=encoder)
     objective, params, carried = built(config)
-    per_row = loss(objective, params, filled(objective, params, carried)).per_row
+    per_row = per_row_of(objective, params, filled(objective, params, carried))
     states = jax.jit(objective.encode)(params, BATCH["contrast"])[layer]
     starts = BATCH["contrast"]["starts"]
     for row, pair in zip(*np.nonzero(per_row["is_key"])):
@@ -193,7 +209,7 @@ def test_both_directions_ask_both_sentences():
 
 def test_normalised_keys_have_length_1():
     objective, params, carried = built(changed(normalize=True))
-    per_row = loss(objective, params, filled(objective, params, carried)).per_row
+    per_row = per_row_of(objective, params, filled(objective, params, carried))
     norms = np.linalg.norm(per_row["keys"], axis=-1)
     np.testing.assert_allclose(norms[np.asarray(per_row["is_key"])], 1.0, rtol=1e-5)
 

@@ -102,7 +102,9 @@ def test_masks_differ_between_streams_and_steps():
     np.testing.assert_array_equal(one["bitext"].tokens, drawn.rows["tokens"])
 
 
-@pytest.mark.parametrize("directions", [(), ("en-fr",)])
+@pytest.mark.parametrize(
+    "directions", [pytest.param((), marks=pytest.mark.slow), ("en-fr",)], ids=str
+)
 def test_translations_are_predicted_where_they_stand(directions):
     config = TranslateConfig(
         XLMConfig(ENCODER), LANGUAGES, directions, dropout=0.0, attention_dropout=0.0

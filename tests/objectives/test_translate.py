@@ -220,6 +220,7 @@ def test_one_direction_is_its_part_of_both(double):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), ours, gradient)
 
 
+@pytest.mark.slow
 def test_one_direction_costs_half():
     both, one = (
         config(encoder={"max_length": 64, **ONE_LAYER}, directions=found).build(VOCAB)
@@ -253,12 +254,10 @@ def float_shapes(jaxpr):
             yield from float_shapes(inner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attention", "directions"),
-    slow_except(
-        {("kernel", ("en-fr",)), ("xla", ())},
-        itertools.product(("kernel", "xla"), ((), ("en-fr",))),
-    ),
+    itertools.product(("kernel", "xla"), ((), ("en-fr",))),
 )
 def test_with_the_kernel_a_train_step_has_no_scores_of_rows(attention, directions):
     long, rows = 1024, 2
@@ -316,7 +315,7 @@ def test_a_translation_reads_its_own_source_and_language_only():
 @pytest.mark.parametrize(
     ("origin", "kept", "scan"),
     slow_except(
-        [("first", [0, 1], False), ("last", [1, 2], True)],
+        [("last", [1, 2], True)],
         [(*layers, scan) for layers in LAYERS for scan in (False, True)],
     ),
 )
@@ -341,6 +340,7 @@ def test_weights_come_from_the_layers_of_the_encoder(origin, kept, scan):
     jax.tree.map(np.testing.assert_array_equal, ours["encoder"], theirs["encoder"])
 
 
+@pytest.mark.slow
 def test_translations_do_not_depend_on_the_batch():
     objective = config(encoder=ONE_LAYER).held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)
@@ -357,12 +357,10 @@ def test_translations_do_not_depend_on_the_batch():
     assert found != many(params, texts, "fr")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
-    slow_except(
-        [BeamSearch(3, 2.0, "never")],
-        [BeamSearch(1), BeamSearch(3), BeamSearch(3, 2.0, "never"), Sampling(3, 1.5, seed=2)],
-    ),
+    [BeamSearch(1), BeamSearch(3), BeamSearch(3, 2.0, "never"), Sampling(3, 1.5, seed=2)],
     ids=lambda how: f"{type(how).__name__}-{how.hypotheses}",
 )
 def test_the_longest_line_sets_no_limit_for_the_others(how):
@@ -386,6 +384,7 @@ def test_the_longest_line_sets_no_limit_for_the_others(how):
     assert any(one.is_cut for best in alone for one in best)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_search():
     objective = config(encoder={"num_layers": 3}).held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)
@@ -404,6 +403,7 @@ def test_scores_are_those_of_search():
     )
 
 
+@pytest.mark.slow
 def test_samples_depend_on_the_seed_and_not_on_the_batch():
     objective = config(encoder=ONE_LAYER).held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)
@@ -425,6 +425,7 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch():
             np.testing.assert_allclose(one.score, scores[number].mean, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_most_probable_token_alone_is_greedy_search():
     objective = config(encoder=ONE_LAYER).held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)
