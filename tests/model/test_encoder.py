@@ -208,6 +208,7 @@ def test_scanned_layers_equal_unrolled_ones(changes):
     assert_close((value, grads), gradient(scanned, stacked(params)))
 
 
+@pytest.mark.slow
 def test_scanned_layers_start_different():
     kernel = init(variant(scan_layers=True))["layers"]["ffn"]["wi"]["kernel"]
     assert kernel.shape[0] == TINY.num_layers
@@ -224,7 +225,7 @@ def test_scanned_weights_name_their_layer_axis():
             assert len(leaf.names) == leaf.value.ndim
 
 
-@pytest.mark.parametrize("kind", [True, "products"])
+@pytest.mark.parametrize("kind", tiny.slow_except({"products"}, [True, "products"]))
 @pytest.mark.parametrize("scan", tiny.slow_except({True}, [False, True]))
 def test_remat_changes_no_gradient(scan, kind):
     """With dropout, recomputation must drop the same values."""
@@ -240,6 +241,7 @@ def dropped_gradient(config, scan):
     return gradient(config, weights(variant(scan_layers=scan)), dropout_seeds=seeds(3))
 
 
+@pytest.mark.slow
 def test_remat_recomputes():
     """The backward pass of a remat encoder runs each layer's forward pass again."""
 
@@ -283,8 +285,20 @@ CHOSEN = [
 ]
 
 
-@pytest.mark.parametrize("changes", tiny.slow_except([CHOSEN[0], CHOSEN[2]], CHOSEN), ids=str)
-def test_chosen_positions_get_what_all_would_give(changes):
+@pytest.mark.parametrize(
+    ("changes", "drops"),
+    [
+        (CHOSEN[0], False),
+        pytest.param(CHOSEN[0], True, marks=pytest.mark.slow),
+        *(
+            pytest.param(changes, drops, marks=pytest.mark.slow)
+            for changes in CHOSEN[1:]
+            for drops in (False, True)
+        ),
+    ],
+    ids=str,
+)
+def test_chosen_positions_get_what_all_would_give(changes, drops):
     """In value and gradient; dropout draws other numbers, except for the first position."""
     config = variant(**changes)
     params = weights(config)
@@ -297,17 +311,17 @@ def test_chosen_positions_get_what_all_would_give(changes):
         states = states if given else jnp.take_along_axis(states, at[..., None], axis=1)
         return (states * weight[:, : at.shape[1]]).sum()
 
-    first = {"dropout_seeds": seeds(4)}
+    first = jnp.zeros((ROWS, 1), jnp.int32)
+    at, options = (first, {"dropout_seeds": seeds(4)}) if drops else (chosen, {})
     with jax.enable_x64(True):
         params = jax.tree.map(lambda x: jax.device_put(np.asarray(x, np.float64)), params)
-        for at, options in ((chosen, {}), (jnp.zeros((ROWS, 1), jnp.int32), first)):
-            found, expected = (
-                jax.jit(functools.partial(jax.value_and_grad(value), given=given))(
-                    params, at, **options
-                )
-                for given in (True, False)
+        found, expected = (
+            jax.jit(functools.partial(jax.value_and_grad(value), given=given))(
+                params, at, **options
             )
-            assert_close(found, expected)
+            for given in (True, False)
+        )
+        assert_close(found, expected)
 
 
 @pytest.mark.parametrize("options", [{"all_layers": True}, {"source": Memory({}, *inputs())}])
@@ -330,15 +344,18 @@ def test_dropout_only_when_asked_for():
     np.testing.assert_array_equal(plain, encode(without, params, dropout_seeds=seeds(0)))
 
 
-@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+@pytest.mark.parametrize(
+    "name", tiny.slow_except({"attention_dropout"}, ["dropout", "attention_dropout"])
+)
 def test_each_dropout_works_alone(name):
-    config = dataclasses.replace(variant(dropout=0.0, attention_dropout=0.0), **{name: 0.5})
+    plain = variant(num_layers=1, dropout=0.0, attention_dropout=0.0)
+    config = dataclasses.replace(plain, **{name: 0.5})
     params = weights(config)
     dropped = encode(config, params, dropout_seeds=seeds(0))
     assert np.abs(np.asarray(dropped) - encode(config, params)).max() > 0.05
 
 
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("scan", tiny.slow_except({True}, [False, True]))
 def test_layers_drop_differently(scan):
     """With pre-LN and all weights zero but one bias of 1, each layer adds 0 or 1 / (1 - .5)."""
     config = variant(
@@ -359,6 +376,7 @@ def test_layers_drop_differently(scan):
     assert 0.3 < (first == second).mean() < 0.7
 
 
+@pytest.mark.slow
 def test_no_two_masks_of_a_pass_are_the_same(monkeypatch):
     """Covers all heads, sub-layers and layers of a decoder."""
     drawn = []
@@ -401,6 +419,7 @@ def test_segments_and_padding_do_not_reach_each_other():
     assert np.isfinite(after).all()
 
 
+@pytest.mark.slow
 def test_relative_bias_alone_knows_the_order():
     """Without position embeddings, only the relative bias distinguishes a row from its reverse."""
     segments = np.ones((1, LENGTH), np.int32)
@@ -415,12 +434,14 @@ def test_relative_bias_alone_knows_the_order():
         assert (difference < 1e-4) if kind == "none" else (difference > 1e-2)
 
 
+@pytest.mark.slow
 def test_gate_input_selects_its_input():
     params = weights(TINY)
     query, hidden = (encode(variant(gate_input=kind), params) for kind in ("query", "hidden"))
     assert np.abs(np.asarray(query) - hidden).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_near_float32():
     params = weights(TINY)
     low = jax.jit(Encoder(TINY, jnp.bfloat16).apply)({"params": params}, *inputs())

@@ -101,6 +101,7 @@ def test_generator_is_a_third_of_the_discriminator():
         assert {leaf.shape[0] for leaf in jax.tree.leaves(stack)} == {depth}
 
 
+@pytest.mark.slow
 def test_scanned_and_unrolled_count_the_same():
     unrolled = encoder_parameters("xlme_base", 250_002, "Encoder.scan_layers = False")
     assert unrolled == encoder_parameters("xlme_base", 250_002)

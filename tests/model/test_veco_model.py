@@ -158,7 +158,7 @@ def may_read(row):
     return same & (j <= i), SEGMENTS[row][:, None] == SOURCE_SEGMENTS[row][None]
 
 
-@pytest.mark.parametrize("changes", tiny.slow_except(BUILDS[1:3], BUILDS), ids=str)
+@pytest.mark.parametrize("changes", tiny.slow_except(BUILDS[1:2], BUILDS), ids=str)
 def test_what_tokens_read_by_gradients(changes):
     """A state depends on exactly the tokens and source states that it may read."""
     config = variant(**changes)
@@ -175,7 +175,7 @@ def test_what_tokens_read_by_gradients(changes):
             assert np.array_equal((found > 0)[real], allowed[real])
 
 
-@pytest.mark.parametrize("changes", tiny.slow_except(BUILDS[1:3], BUILDS), ids=str)
+@pytest.mark.parametrize("changes", tiny.slow_except(BUILDS[1:2], BUILDS), ids=str)
 def test_what_tokens_read_by_values(changes):
     """Bitwise: tokens that may not be read have no effect."""
     config = variant(**changes)
