@@ -91,7 +91,7 @@ def assert_same(actual, expected, tolerance=1e-5):
         )
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", tiny.slow_except({"tpu"}, PLATFORMS))
 # A failure is not shrunk: every try compiles.
 @settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(st.data())
@@ -116,6 +116,7 @@ def test_values_and_gradients_are_those_of_the_reference(platform, data):
     )
 
 
+@pytest.mark.slow
 def test_the_variant_for_tpus_without_strided_rotations():
     arrays, segments, weights = inputs(1, 21, 2, 4, np.ones((1, 21), np.int32), seed=3)
     found = [
@@ -135,13 +136,13 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
-    ("causal", "cross", "name", "rate", "block"),
+    ("platform", "causal", "cross", "name", "rate", "block"),
     tiny.slow_except(
-        {(True, False, "pairs", 0.3, 4), (False, True, "no partner", 0.3, 8)},
+        {("tpu", True, False, "pairs", 0.3, 4), ("gpu", False, True, "no partner", 0.3, 8)},
         [
-            (causal, cross, name, rate, block)
+            (platform, causal, cross, name, rate, block)
+            for platform in PLATFORMS
             for causal, cross in ((True, False), (False, True), (True, True))
             for name in LAYOUTS
             for rate, block in ((0.0, 4), (0.3, 4), (0.3, 8))
@@ -171,7 +172,7 @@ def test_masks_of_decoders(platform, causal, cross, name, rate, block):
             assert np.all(np.asarray(array)[lonely] == 0.0)
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", tiny.slow_except({"gpu"}, PLATFORMS))
 def test_causal_bias_and_gate(platform):
     segments = packed(np.random.default_rng(3), 2, 21, 3)
     arrays, segments, weights = inputs(2, 21, 2, 4, segments)
@@ -182,7 +183,7 @@ def test_causal_bias_and_gate(platform):
     )
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", tiny.slow_except({"tpu"}, PLATFORMS))
 def test_blocks_above_the_diagonal_are_skipped(platform):
     """NaN there would propagate if they were multiplied by weights of 0."""
     arrays, segments, weights = inputs(1, 16, 2, 4, [[1] * 16])
@@ -206,7 +207,7 @@ def test_blocks_above_the_diagonal_are_skipped(platform):
         assert np.isnan(earlier[name][:, :8]).all()
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", tiny.slow_except({"gpu"}, PLATFORMS))
 def test_bfloat16(platform):
     """With float32 sums of bfloat16 products, the error is at most that of the reference."""
     arrays, segments, _ = inputs(2, 24, 2, 8, [[1] * 15 + [2] * 9, [1] * 20 + [0] * 4])
@@ -219,7 +220,7 @@ def test_bfloat16(platform):
     assert error < 1.5 * usual < 0.2
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", tiny.slow_except({"gpu"}, PLATFORMS))
 def test_blocks_of_other_segments_are_skipped(platform):
     """NaN in skipped blocks would propagate if they were multiplied by weights of 0."""
     segments = [[1] * 8 + [2] * 8 + [0] * 5, [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4 + [5] * 5]
@@ -238,7 +239,7 @@ def test_blocks_of_other_segments_are_skipped(platform):
         assert np.isnan(np.asarray(spoiled[name])[segments == 2]).all()
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", tiny.slow_except({"tpu"}, PLATFORMS))
 def test_table_where_no_pair_of_a_segment_reaches(platform):
     """Skipped blocks add 0 to the gradient of the table."""
     arrays, segments, weights = inputs(1, 16, 2, 4, [[1] * 4 + [2] * 4 + [3] * 4 + [4] * 4])
@@ -464,6 +465,7 @@ def test_compiled_programs_have_no_array_of_length_by_length(topology, kind):
     assert compiled_sizes(topology, "auto", kind)[0] < SCORES
 
 
+@pytest.mark.slow
 def test_compiled_plain_xla_has_such_arrays_and_they_are_seen():
     skip_without_compiler("h100:4")
     assert compiled_sizes("h100:4", "xla")[0] >= SCORES * ROWS // 2

@@ -1,3 +1,4 @@
+import functools
 import math
 
 import jax
@@ -13,6 +14,7 @@ from xlme_jax.ops import dropout
 SIGMAS = 5.0
 
 
+@functools.cache
 def masks(rate, rows=16, shape=(8, 64, 96), key=0):
     seeds = dropout.seeds(jax.random.key(key), jnp.arange(rows))
     return np.asarray(dropout.keep_mask(seeds, shape, rate))

@@ -16,8 +16,9 @@ SPLIT = VocabularySplit(("data", "fsdp"), ("fsdp", "tensor"))
 EIGHT = jax.device_count() >= 8
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(EIGHT, reason="is this process")
-@pytest.mark.parametrize("marked", tiny.slow_except({"not slow"}, ["not slow", "slow"]))
+@pytest.mark.parametrize("marked", ["not slow", "slow"])
 def test_in_a_process_with_eight_devices(marked):
     """Runs the tests below in a process with eight devices."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marked, __file__]
