@@ -85,7 +85,7 @@ def _search(config, length):
 
 
 SETTINGS = itertools.product([4, 5], [0.6, 1.0, 2.0], [True, False, "never"])
-BY_DEFAULT = {(4, 0.6, True), (5, 1.0, False), (4, 2.0, "never"), (5, 2.0, True)}
+BY_DEFAULT = {(4, 0.6, True), (5, 1.0, False), (4, 2.0, "never")}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_search_among_some_tokens_equals_generate(excluded):
 @pytest.mark.parametrize(
     ("beams", "penalty", "early_stopping"),
     tiny.slow_except(
-        {(4, 0.6, True), (5, 1.0, False), (4, 2.0, "never")},
+        {(4, 0.6, True)},
         itertools.product([4, 5], [0.6, 1.0, 2.0], [True, False, "never"]),
     ),
 )
@@ -179,7 +179,7 @@ def test_one_beam_equals_greedy_generate():
         np.testing.assert_array_equal(found.tokens[:, 0], padded)
 
 
-@pytest.mark.parametrize("penalty", [0.6, 1.0])
+@pytest.mark.parametrize("penalty", tiny.slow_except({0.6}, [0.6, 1.0]))
 def test_enough_beams_find_the_best_of_all_sequences(penalty):
     size, new, first = 4, 5, 3
     for seed in range(4):

@@ -100,21 +100,27 @@ def test_exported_discriminator(tmp_path, sharing, gate_input, scan_layers):
         Encoder__relative_buckets=8,
         Encoder__relative_max_distance=11,
     )
-    check_exported(run, tmp_path / "exported", rtd_logits)
+    model, objective, params = check_exported(run, tmp_path / "exported", rtd_logits)
+    # Segment ids passed as the mask separate the texts of a row and restart positions.
+    batch = hf_folders.rows()
+    batch["segment_ids"][0, 8:] = 2
+    batch["positions"][0, 8:] -= 8
+    with torch.no_grad():
+        actual = model(**hf_folders.torch_inputs(batch)).logits
+    expected = rtd_logits(objective, params, batch)
+    assert hf_folders.largest_difference([expected], [actual], batch) < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "encoder",
-    tiny.slow_except(
-        [{"pre_norm": True, "relative_bias": "none"}],
-        [
-            {"relative_bias": "plain"},
-            {"absolute_positions": False},
-            {"pre_norm": True},
-            {"pre_norm": True, "relative_bias": "none"},
-            {"relative_bias": "none", "absolute_positions": False},
-        ],
-    ),
+    [
+        {"relative_bias": "plain"},
+        {"absolute_positions": False},
+        {"pre_norm": True},
+        {"pre_norm": True, "relative_bias": "none"},
+        {"relative_bias": "none", "absolute_positions": False},
+    ],
 )
 def test_other_exported_encoders(tmp_path, encoder):
     bindings = {f"Encoder__{name}": value for name, value in encoder.items()}
@@ -125,7 +131,7 @@ def test_other_exported_encoders(tmp_path, encoder):
 
 
 def check_exported(run, folder, logits):
-    """Checks all states and logits of the exported AutoModel."""
+    """Checks all states and logits of the exported AutoModel; returns it, and what it equals."""
     hf_folders.export(run, folder)
     model, found = transformers.AutoModel.from_pretrained(
         folder, trust_remote_code=True, output_loading_info=True
@@ -140,16 +146,29 @@ def check_exported(run, folder, logits):
     assert torch.equal(actual.last_hidden_state, actual.hidden_states[-1])
     expected = logits(objective, params, batch)
     assert hf_folders.largest_difference([expected], [actual.logits], batch) < TOLERANCE
+    return model, objective, params
+
+
+@pytest.fixture(scope="module")
+def exported_xlm(tmp_path_factory):
+    """Returns a function from a relative bias to a run of XLM and the folder of its export."""
+
+    @functools.cache
+    def export(bias):
+        folder = tmp_path_factory.mktemp(bias)
+        run = hf_folders.write_checkpoint(
+            folder / "run", "xlm", Encoder__relative_bias=bias, Encoder__num_layers=2
+        )
+        return run, hf_folders.export(run, folder / "exported")
+
+    return export
 
 
 @pytest.mark.parametrize("bias", tiny.slow_except({"gated"}, ["none", "gated"]))
-def test_exported_masked_lm(tmp_path, bias):
-    run = hf_folders.write_checkpoint(
-        tmp_path / "run", "xlm", Encoder__relative_bias=bias, Encoder__num_layers=2
-    )
-    hf_folders.export(run, tmp_path / "exported")
+def test_exported_masked_lm(exported_xlm, bias):
+    run, folder = exported_xlm(bias)
     model, found = transformers.AutoModelForMaskedLM.from_pretrained(
-        tmp_path / "exported", trust_remote_code=True, output_loading_info=True
+        folder, trust_remote_code=True, output_loading_info=True
     )
     assert isinstance(model, transformers.XLMRobertaForMaskedLM) == (bias == "none")
     assert not found["missing_keys"] and not found["unexpected_keys"]
@@ -164,12 +183,9 @@ def test_exported_masked_lm(tmp_path, bias):
 
 
 @pytest.fixture
-def masked_lm(tmp_path):
+def masked_lm(exported_xlm):
     """Returns an exported masked language model with a relative bias, and labelled rows."""
-    run = hf_folders.write_checkpoint(
-        tmp_path / "run", "xlm", Encoder__relative_bias="gated", Encoder__num_layers=2
-    )
-    folder = hf_folders.export(run, tmp_path / "exported")
+    _, folder = exported_xlm("gated")
     kind = transformers.AutoModelForMaskedLM
     inputs = hf_folders.torch_inputs(hf_folders.rows())
     chosen = torch.from_numpy(np.random.default_rng(0).random(inputs["input_ids"].shape) < 0.3)
@@ -177,7 +193,8 @@ def masked_lm(tmp_path):
     return kind.from_pretrained(folder, trust_remote_code=True), inputs | {"labels": labels}
 
 
-@pytest.mark.parametrize("more", tiny.slow_except([-7], [5, -7]))
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [5, -7])
 def test_exported_masked_lm_with_more_or_fewer_tokens(tmp_path, masked_lm, more):
     model, inputs = masked_lm
     size, common = model.config.vocab_size, model.config.vocab_size + min(more, 0)
@@ -223,21 +240,6 @@ def test_losses_of_accumulated_batches_add_up(masked_lm):
         torch.testing.assert_close(sum(part.loss for part in parts), whole)
 
 
-def test_packed_rows(tmp_path):
-    """Segment ids passed as the mask separate the texts of a row and restart positions."""
-    run = hf_folders.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)
-    hf_folders.export(run, tmp_path / "exported")
-    model = transformers.AutoModel.from_pretrained(tmp_path / "exported", trust_remote_code=True)
-    objective, params = hf_folders.read_checkpoint(run)
-    batch = hf_folders.rows()
-    batch["segment_ids"][0, 8:] = 2
-    batch["positions"][0, 8:] -= 8
-    with torch.no_grad():
-        actual = model(**hf_folders.torch_inputs(batch)).logits
-    expected = rtd_logits(objective, params, batch)
-    assert hf_folders.largest_difference([expected], [actual], batch) < TOLERANCE
-
-
 @pytest.mark.slow
 def test_gradients_of_the_exported_model(tmp_path):
     """All weights have gradients, and those of the table equal ours."""
@@ -255,7 +257,8 @@ def test_gradients_of_the_exported_model(tmp_path):
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("scan_layers", tiny.slow_except([True], [True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("scan_layers", [True, False])
 def test_round_trip_of_xlm_is_exact(tmp_path, scan_layers):
     run = hf_folders.write_checkpoint(
         tmp_path / "run", "xlm", Encoder__num_layers=3, Encoder__scan_layers=scan_layers
