@@ -51,7 +51,11 @@ def exported(tmp_path, exported_once):
                 "Encoder__pre_norm": True,
             },
         ),
-        ("xlm", {"Encoder__relative_bias": "plain", "Encoder__absolute_positions": False}),
+        pytest.param(
+            "xlm",
+            {"Encoder__relative_bias": "plain", "Encoder__absolute_positions": False},
+            marks=pytest.mark.slow,
+        ),
         pytest.param("infoxlm", {}, marks=pytest.mark.slow),
     ],
 )
@@ -95,6 +99,7 @@ def test_several_processes_are_told_the_command(exported, monkeypatch):
         as_run(str(exported))
 
 
+@pytest.mark.slow
 def test_the_card_of_an_export_of_an_export_names_it(tmp_path):
     hf_folders.export(hf_folders.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
     again = hf_folders.export(as_run(str(tmp_path / "exported")), tmp_path / "again")
@@ -156,7 +161,9 @@ def test_zero_shot_tasks_find_the_same_as_in_the_run(tmp_path, eval_folder):
     assert len(set(ours.values())) > 5
 
 
-def test_fine_tuning_starts_from_a_folder(tmp_path):
+@pytest.fixture
+def tuning(tmp_path):
+    """Returns a run, and flags that fine-tune its export."""
     run = hf_folders.write_checkpoint(tmp_path / "run", Encoder__max_length=finetuning.LENGTH)
     hf_folders.export(run, tmp_path / "exported")
     vocabulary = Vocabulary.load(run / "vocabulary.model")
@@ -164,13 +171,23 @@ def test_fine_tuning_starts_from_a_folder(tmp_path):
     flags = finetuning.finetune_flags(
         tmp_path / "tuned", data, tmp_path / "exported", "cldr_tagging"
     )
-    flags.append("--gin.Train.evaluators=()")
+    return run, [*flags, "--gin.Train.evaluators=()"]
+
+
+def test_a_configuration_takes_the_system_of_a_folder(tmp_path, tuning):
+    _, flags = tuning
     with pytest.raises(ValueError, match="has no checkpoint"):
         finetuning.load(flags)
     loading.convert_init_from(as_run)
     config = finetuning.load(flags)
     assert config.loop.init_from == as_run(str(tmp_path / "exported"))
     assert config.objective.pretrained.encoder.relative_bias == "gated"
+
+
+@pytest.mark.slow
+def test_fine_tuning_starts_from_a_folder(tuning):
+    run, flags = tuning
+    loading.convert_init_from(as_run)
     with pytest.raises(ValueError, match=r"no state of the optimizer, .* from Hugging Face"):
         finetuning.run([*flags, "--gin.Loop.init_optimizer=True"])
     tuned = finetuning.run(flags).params

@@ -1,5 +1,6 @@
 """Parts of `tokenizers` normalize text as SentencePiece does, composed or not."""
 
+import functools
 import io
 import json
 import lzma
@@ -36,6 +37,13 @@ MARKS = [chr(c) for c in range(0x20000) if unicodedata.category(chr(c)) in ("Mn"
 BASES = "aeiouAsuU ﬁ½ﷺﺍﻼｶガ각가각कกำलא▁\u200d\u200b\u0001\t\u00ad🙂"
 
 
+@functools.cache
+def default():
+    """Returns `trained()`, and its rules."""
+    model = trained()
+    return model, rules(charsmap(model))
+
+
 def trained(**options):
     """Returns a small model trained by SentencePiece's own trainer."""
     output = io.BytesIO()
@@ -70,20 +78,18 @@ def both(model, exempt=()):
 
 @pytest.fixture(scope="module")
 def nmt_nfkc():
-    return both(trained())
+    return both(default()[0])
 
 
-def test_rules_are_those_of_the_model():
-    model = trained()
-    theirs, _, _ = both(model)
-    table = rules(charsmap(model))
+def test_rules_are_those_of_the_model(nmt_nfkc):
+    theirs, _, _ = nmt_nfkc
+    _, table = default()
     assert len(table) > 200_000 and {"ﬁ", "u\u031b\u0303", "\u1112\u1161\u11ab"} <= table.keys()
     assert all(theirs(source) == target for source, target in table.items())
 
 
-@pytest.mark.parametrize(
-    "rule", tiny.slow_except({"nmt_nfkc"}, ["nmt_nfkc", "nfkc", "nmt_nfkc_cf"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc", "nmt_nfkc_cf"])
 def test_every_rule_holds_but_those_that_are_listed(rule):
     model = trained(normalization_rule_name=rule)
     _, ours, described = both(model)
@@ -104,7 +110,7 @@ def test_random_parts_of_rules(nmt_nfkc):
     """Sources of several characters, cut anywhere and put together, meet in every way."""
     theirs, ours, described = nmt_nfkc
     rng = random.Random(0)
-    table = rules(charsmap(trained()))
+    _, table = default()
     sources = [s for s, t in table.items() if len(s) > 1 and t not in described.decomposed]
     for parts in zip(*(rng.sample(sources, 5000) for _ in range(3))):
         text = "".join(part[rng.randrange(len(part)) :] for part in parts)

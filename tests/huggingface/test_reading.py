@@ -267,6 +267,7 @@ def test_nor_is_any_other_folder(folder, tmp_path):
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_import_leaves_nothing_in_the_way(folder, tmp_path, monkeypatch):
     def interrupt(*_):
         assert list(tmp_path.glob("**/checkpoints/0"))  # It comes when the weights are saved.

@@ -1,5 +1,6 @@
 """Folders for sentence-transformers: their vectors are those of `Model.encode`."""
 
+import functools
 import json
 
 import numpy as np
@@ -28,7 +29,8 @@ def unit(vectors):
 
 
 @pytest.mark.parametrize(
-    ("objective", "layer", "pooling"), [("xlme", 1, "mean"), ("xlm", 2, "first")]
+    ("objective", "layer", "pooling"),
+    [("xlme", 1, "mean"), pytest.param("xlm", 2, "first", marks=pytest.mark.slow)],
 )
 def test_vectors_are_those_of_encode(tmp_path, objective, layer, pooling):
     package = pytest.importorskip("sentence_transformers")
@@ -110,6 +112,19 @@ def test_the_card_has_the_figures_of_the_layer(tmp_path):
     assert config["prompts"] == {"query": "q: "} and config["default_prompt_name"] is None
 
 
+@pytest.fixture(scope="module")
+def three_layers(tmp_path_factory):
+    """Returns a function from whether layers are pre-norm to a run of three layers."""
+
+    @functools.cache
+    def run(pre_norm):
+        folder = tmp_path_factory.mktemp("run") / "run"
+        bindings = {"Encoder__num_layers": 3, "Encoder__pre_norm": pre_norm}
+        return hf_folders.write_checkpoint(folder, "xlm", **bindings)
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -122,11 +137,11 @@ def test_the_card_has_the_figures_of_the_layer(tmp_path):
         ({"layer": 2, "pre_norm": True}, "give --layer=3"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch, options, message):
+def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch, three_layers, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("\n \n")
-    bindings = {"Encoder__num_layers": 3, "Encoder__pre_norm": options.pop("pre_norm", False)}
-    run = hf_folders.write_checkpoint(tmp_path / "run", "xlm", **bindings)
+    run = three_layers(options.get("pre_norm", False))
+    options = {name: value for name, value in options.items() if name != "pre_norm"}
     with pytest.raises((ValueError, OSError), match=message):
         exported(run, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()

@@ -118,7 +118,7 @@ def trained(**options):
         {"split_by_whitespace": False},
         {"control_symbols": ["[URL]", "▁hand"]},
         {"user_defined_symbols": ["[URL]", "of"]},
-        {"normalization_rule_name": "nfkc"},
+        pytest.param({"normalization_rule_name": "nfkc"}, marks=pytest.mark.slow),
         {"normalization_rule_name": "identity", "byte_fallback": True},
     ],
 )

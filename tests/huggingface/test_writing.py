@@ -1,5 +1,6 @@
 """Contents of exported folders for every objective."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -29,6 +30,19 @@ FILES = {
     "tokenizer.json",
     "tokenizer_config.json",
 }
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Returns a function from an objective and bindings to a run, which is not to be changed."""
+
+    @functools.cache
+    def run(objective="xlme", **bindings):
+        return hf_folders.write_checkpoint(
+            tmp_path_factory.mktemp("shared") / "run", objective, **bindings
+        )
+
+    return run
 
 
 def tensors_of(folder):
@@ -73,6 +87,7 @@ def test_weights_without_a_place_are_refused():
         to_tensors(weights, tree)
 
 
+@pytest.mark.slow
 def test_two_tables_are_summed(tmp_path):
     """The discriminator of "gdes" reads the sum of the generator's table and its own."""
     run = hf_folders.write_checkpoint(tmp_path / "run", XLME__embedding_sharing="gdes")
@@ -105,8 +120,8 @@ def test_any_objective_exports_its_encoder():
 
 
 @pytest.mark.parametrize("objective", tiny.slow_except({"veco"}, ["xlm", "infoxlm", "veco"]))
-def test_masked_language_models_go_out_as_xlmr(tmp_path, objective):
-    run = hf_folders.write_checkpoint(tmp_path / "run", objective)
+def test_masked_language_models_go_out_as_xlmr(tmp_path, shared, objective):
+    run = shared(objective)
     hf_folders.export(run, tmp_path / "exported")
     assert {path.name for path in (tmp_path / "exported").iterdir()} == FILES
     config = json.loads((tmp_path / "exported" / "config.json").read_text())
@@ -122,8 +137,8 @@ def test_masked_language_models_go_out_as_xlmr(tmp_path, objective):
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_rtd_without_relative_bias_goes_out_as_xlmr_without_head(tmp_path):
-    run = hf_folders.write_checkpoint(tmp_path / "run", Encoder__relative_bias="none")
+def test_rtd_without_relative_bias_goes_out_as_xlmr_without_head(tmp_path, shared):
+    run = shared(Encoder__relative_bias="none")
     hf_folders.export(run, tmp_path / "exported")
     config = json.loads((tmp_path / "exported" / "config.json").read_text())
     assert config["architectures"] == ["XLMRobertaModel"]
@@ -134,13 +149,13 @@ def test_rtd_without_relative_bias_goes_out_as_xlmr_without_head(tmp_path):
     ("objective", "bias", "unexpected", "missing"),
     [
         ("xlm", "none", {"lm_head"}, {"pooler"}),
-        ("xlm", "gated", {"lm_head"}, set()),
-        ("xlme", "none", set(), set()),
+        pytest.param("xlm", "gated", {"lm_head"}, set(), marks=pytest.mark.slow),
+        pytest.param("xlme", "none", set(), set(), marks=pytest.mark.slow),
     ],
 )
-def test_the_card_foretells_the_load_report(tmp_path, objective, bias, unexpected, missing):
+def test_the_card_foretells_the_load_report(tmp_path, shared, objective, bias, unexpected, missing):
     transformers = pytest.importorskip("transformers")
-    run = hf_folders.write_checkpoint(tmp_path / "run", objective, Encoder__relative_bias=bias)
+    run = shared(objective, Encoder__relative_bias=bias)
     folder = tmp_path / "exported"
     hf_folders.export(run, folder)
     card = (folder / "README.md").read_text()
@@ -156,8 +171,8 @@ def test_the_card_foretells_the_load_report(tmp_path, objective, bias, unexpecte
     assert ("`pooler.*` (a layer" in card) == bool(missing)
 
 
-def test_the_model_file_comes_along_where_it_is_needed(tmp_path):
-    run = hf_folders.write_checkpoint(tmp_path / "run")
+def test_the_model_file_comes_along_where_it_is_needed(tmp_path, shared):
+    run = shared()
     hf_folders.export(run, tmp_path / "exported")
     found = {path.name for path in (tmp_path / "exported").iterdir()}
     assert found == FILES | {"modeling_xlme.py", "configuration_xlme.py"}
@@ -168,9 +183,9 @@ def test_the_model_file_comes_along_where_it_is_needed(tmp_path):
         assert {n.split(".")[0] for n in imported if not n.startswith(".")} <= known
 
 
-def test_the_card_says_what_it_is(tmp_path):
+def test_the_card_says_what_it_is(tmp_path, shared):
     yaml = pytest.importorskip("yaml")
-    run = hf_folders.write_checkpoint(tmp_path / "run")
+    run = shutil.copytree(shared(), tmp_path / "run")
     rows = (Result("tatoeba", "no", "accuracy", 0.5), Result("tatoeba", "mean", "accuracy", 0.625))
     outcome = Outcome(rows, {"tatoeba/accuracy": 0.625})
     header = results.Header("a command", str(run / "checkpoints" / str(hf_folders.STEP)))
@@ -196,6 +211,7 @@ def test_the_card_says_what_it_is(tmp_path):
         assert expected in body
 
 
+@pytest.mark.slow
 def test_the_history_is_of_the_checkpoints_that_were_used(tmp_path):
     def history(run):
         return [(stage.name, stage.step) for stage in stages(run)]
@@ -257,6 +273,7 @@ def test_a_run_at_step_0_without_data_in_its_record_is_no_import(tmp_path):
     assert "Conneau et al." not in card and "embedding_sharing: 'tokens'" in card
 
 
+@pytest.mark.slow
 def test_the_card_of_the_data_goes_with_the_model(tmp_path):
     data, words = tmp_path / "data", hf_folders.vocabulary()
     (tmp_path / "words.model").write_bytes(words.model)
@@ -278,9 +295,8 @@ def test_the_card_of_the_data_goes_with_the_model(tmp_path):
     assert not (tmp_path / "changed_exported" / "data_card_1.md").exists()
 
 
-def test_nothing_is_written_over_and_nothing_half(tmp_path, monkeypatch):
-    run = hf_folders.write_checkpoint(tmp_path / "run")
-    exported = writing.load(str(run), None)
+def test_nothing_is_written_over_and_nothing_half(tmp_path, shared, monkeypatch):
+    exported = writing.load(str(shared()), None)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
     with pytest.raises(ValueError, match=r"--output=.*there already exists"):
@@ -304,14 +320,14 @@ def test_what_is_there_is_refused_before_weights_are_read(tmp_path, monkeypatch)
             writing.export("no checkpoint at all", None, output, "")
 
 
-def test_an_empty_working_directory_can_be_filled(tmp_path, monkeypatch):
-    run = hf_folders.write_checkpoint(tmp_path / "run", "xlm")
+def test_an_empty_working_directory_can_be_filled(tmp_path, shared, monkeypatch):
+    run = shared("xlm")
     (tmp_path / "my model").mkdir()
     monkeypatch.chdir(tmp_path / "my model")
     writing.export(str(run), None, Path("."), "")
     assert {path.name for path in (tmp_path / "my model").iterdir()} == FILES
     assert "# my model" in (tmp_path / "my model" / "README.md").read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["my model", "run"]
+    assert [path.name for path in tmp_path.iterdir()] == ["my model"]
 
 
 def test_a_missing_vocabulary_is_asked_for(tmp_path):
