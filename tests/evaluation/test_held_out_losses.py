@@ -137,6 +137,7 @@ def test_figures_are_the_sums_over_all_rows(data, mesh, objective):
         np.testing.assert_allclose(value, expected[name], rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_some_tasks_under_a_name_of_their_own(data, mesh):
     still = {"Encoder__dropout": 0.0, "Encoder__attention_dropout": 0.0}
     context = context_of(data, mesh, "xlm", **still)
@@ -216,7 +217,7 @@ def test_streams_without_held_out_text_are_skipped_and_named(tiny_data, mesh, ca
     assert {name.split("/")[0] for name in found} == {"bitext"}
 
 
-@pytest.mark.parametrize("objective", METRICS)
+@pytest.mark.parametrize("objective", tiny.slow_except({"xlme"}, METRICS))
 def test_no_held_out_text_at_all_is_refused(tmp_path, mesh, objective):
     whole = prepared.PreparedDataset.load(tiny.write_tiny_data(tmp_path))
     model = tmp_path / "random.model"

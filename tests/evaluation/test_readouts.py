@@ -85,6 +85,7 @@ def compile_as_in_use():
     jax.clear_caches()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [64, 300])
 def test_fused_arithmetic_finds_the_same(count, compile_as_in_use):
     source, target = aligned(count, noise=0.9)

@@ -107,7 +107,7 @@ def raw(outcome):
     [
         ("mean", {}),
         ("mean_without_specials", {"length": 20}),
-        ("first", {"batch_tokens": 100}),
+        pytest.param("first", {"batch_tokens": 100}, marks=pytest.mark.slow),
     ],
 )
 def test_every_layer_is_that_layer_of_each_text_alone(tmp_path, pooling, options):

@@ -71,6 +71,7 @@ def test_scores_and_p_values_are_those_of_sacrebleu(files):
     assert "tok:13a|smooth:exp" in found.signatures["BLEU"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table(files, tmp_path):
     names = ",".join(map(str, files))
     one, many, wrong = tiny.run_each(
@@ -169,6 +170,7 @@ def test_a_missing_tokenizer_is_said_with_the_remedy(monkeypatch):
     assert "tok:char" in compare(["x"], {"a": ["x"]}, "char", "ja").signatures["BLEU"]
 
 
+@pytest.mark.slow
 def test_report_takes_the_language_of_translations(tmp_path):
     _, reference, line = SENTENCES["th"]
     (tmp_path / "ref").write_text(f"{reference}\n")
