@@ -132,6 +132,7 @@ class TestMoses:
         with pytest.raises(DataError, match=r"x\.en\.xz: truncated or damaged"):
             collect(read_moses, en, fr)
 
+    @pytest.mark.slow
     def test_memory_is_bounded(self, tmp_path):
         line = "some words in a line of a large file\n" * 1_000
         paths = [tmp_path / "x.en.gz", tmp_path / "x.fr.gz"]
@@ -342,6 +343,7 @@ class TestTmx:
         ):
             collect(read_tmx, write(tmp_path / "o.tmx", odd), "en", "fr")
 
+    @pytest.mark.slow
     def test_memory_is_bounded(self, tmp_path):
         path = tmp_path / "x.tmx.gz"
         unit = f"<tu>{tuv('en', 'one ' * 20)}{tuv('fr', 'un ' * 20)}</tu>\n"

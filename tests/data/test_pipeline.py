@@ -128,7 +128,7 @@ def counted(dataset, batch):
     return {"monolingual": dict(rows), "bitext": dict(drawn)}
 
 
-@pytest.mark.parametrize("kind", ["monolingual", "bitext"])
+@pytest.mark.parametrize("kind", tiny.slow_except({"bitext"}, ["monolingual", "bitext"]))
 def test_shares_of_groups_of_tasks(data, kind):
     """The groups get their shares of the draws, divided among their tasks as without shares."""
     name = {"monolingual": "sw", "bitext": "en-sw"}[kind]
@@ -181,7 +181,7 @@ def test_bad_shares_are_refused(fields, expected):
     assert expected in str(error.value)
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("prefetch", tiny.slow_except({3}, [0, 3]))
 def test_tasks_of_the_last_batch(data, prefetch):
     iterator = iterate(data, prefetch=prefetch)
     assert iterator.tasks() == {}
@@ -222,7 +222,7 @@ def test_tasks_of_the_last_batch(data, prefetch):
         each.close()
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("prefetch", tiny.slow_except({3}, [0, 3]))
 def test_restoring_at_every_position_gives_the_same_next_batches(data, prefetch):
     iterator = iterate(data, prefetch=prefetch)
     states, batches = [], []
@@ -425,6 +425,7 @@ def test_resuming_with_other_data_is_logged(data, caplog):
     assert "changed since" in caplog.text
 
 
+@pytest.mark.slow
 def test_thousands_of_tasks(tmp_path):
     rng = np.random.default_rng(6)
     small = {f"{n:03d}": [pair(rng, 8)] for n in range(300)}

@@ -2,11 +2,13 @@
 
 import collections
 import dataclasses
+import itertools
 import json
 import logging
 
 import numpy as np
 import pytest
+from helpers import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,7 +103,9 @@ def split(side):
     return [side[start:end] for start, end in zip([1, *ends], ends)]
 
 
-@pytest.mark.parametrize("stream", [SIDES, dataclasses.replace(SIDES, flip=0.3)])
+@pytest.mark.parametrize(
+    "stream", [pytest.param(SIDES, marks=pytest.mark.slow), dataclasses.replace(SIDES, flip=0.3)]
+)
 def test_sides_are_the_stored_pairs_each_once_an_epoch(data, stream):
     known = stored(data)
     stream = dataclasses.replace(stream, tasks=("en-fr",), rows=1)
@@ -119,7 +123,7 @@ def test_sides_are_the_stored_pairs_each_once_an_epoch(data, stream):
     assert abs(turned[1] / turned.total() - stream.flip) < (0.05 if stream.flip else 1e-9)
 
 
-@pytest.mark.parametrize("flip", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("flip", tiny.slow_except({0.25}, [0.0, 0.25, 1.0]))
 def test_joint_pairs_are_flipped_with_their_probability(data, flip):
     known = stored(data)
     flipped, plain = dataclasses.replace(JOINT, flip=flip), JOINT
@@ -133,8 +137,10 @@ def test_joint_pairs_are_flipped_with_their_probability(data, flip):
     assert abs(turned[1] / turned.total() - flip) < (0.05 if 0 < flip < 1 else 1e-9)
 
 
-@pytest.mark.parametrize("mixup", ["order", "languages"])
-@pytest.mark.parametrize("flip", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("flip", "mixup"),
+    tiny.slow_except({(0.5, "languages")}, itertools.product((0.0, 0.5), ("order", "languages"))),
+)
 def test_mixed_items_hold_two_pairs_drawn_one_after_the_other(data, mixup, flip):
     known = stored(data)
     stream = dataclasses.replace(MIXED, flip=flip, layout=Sides(mixup))
@@ -223,7 +229,7 @@ def test_positions_restart_on_the_second_side_and_nothing_else_changes(data, fli
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("prefetch", tiny.slow_except({3}, [0, 3]))
 def test_restoring_gives_the_same_next_batches(data, stream, prefetch):
     iterator = iterate(data, [stream], prefetch=prefetch)
     states, batches = [], []
@@ -302,7 +308,7 @@ def counted(iterator, items):
     return found
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("prefetch", tiny.slow_except({3}, [0, 3]))
 def test_what_fits_no_row_is_counted(tmp_path, prefetch):
     rng = np.random.default_rng(3)
     sizes = rng.integers(6, 60, 2 * WINDOW)  # Two windows are one epoch.
@@ -370,7 +376,7 @@ def test_tasks_without_a_fitting_partner_are_skipped(tmp_path, caplog):
     assert drawn == {"short", "middle"}
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("prefetch", tiny.slow_except({2}, [0, 2]))
 def test_streams_that_almost_never_fill_a_row_raise(tmp_path, prefetch):
     rng = np.random.default_rng(7)
     # An epoch is an even number of draws, so that the short pair never meets itself.
@@ -393,7 +399,7 @@ def test_a_stream_may_wait_for_its_rows(tmp_path):
     assert len(take(iterator, 30)) == 30
 
 
-@pytest.mark.parametrize("length", [9, 40, 64, 128])
+@pytest.mark.parametrize("length", tiny.slow_except({9, 64}, [9, 40, 64, 128]))
 def test_no_token_of_running_text_is_lost(data, length):
     stream = dataclasses.replace(HALVES, rows=1, length=length, tasks=("sw",))
     iterator = iterate(data, [stream])

@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,7 +124,8 @@ print(len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFIL
 """
 
 
-@pytest.mark.parametrize("hard", tiny.slow_except({320}, [320, 4096]))
+@pytest.mark.slow
+@pytest.mark.parametrize("hard", [320, 4096])
 def test_more_shards_than_files_may_be_open(tmp_path, hard):
     rows = []
     for number in range(200):

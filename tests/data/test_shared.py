@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers import tiny
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches.pipeline import make_iterator
@@ -105,7 +106,7 @@ def everything(dataset, position=None):
     return by_task, position, arrays
 
 
-@pytest.mark.parametrize("small", [1 << 20, 0])
+@pytest.mark.parametrize("small", tiny.slow_except({0}, [1 << 20, 0]))
 def test_shared_files_hold_what_own_files_hold(tmp_path, few, monkeypatch, small, caplog):
     monkeypatch.setattr("xlme_jax.data.prepared.reader._SMALL_BYTES", small)
     rows = write(tmp_path, NAMES)

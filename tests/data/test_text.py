@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 import zstandard
+from helpers.tiny import slow_except
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -99,7 +100,7 @@ class TestCompression:
         assert list(raw_lines(path)) == [b"text"]
 
     @pytest.mark.parametrize("suffix", DAMAGEABLE)
-    @pytest.mark.parametrize("kept", [0.02, 0.5, 0.999])
+    @pytest.mark.parametrize("kept", slow_except({0.5, 0.999}, [0.02, 0.5, 0.999]))
     def test_truncated_file_is_an_error_that_says_how_far_it_got(self, tmp_path, suffix, kept):
         rng = random.Random(0)
         count = 30_000
