@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from helpers import tiny
 
 # A set of one table, with a column for each language, as IN22 is on the hub.
@@ -61,6 +62,7 @@ print("SEEN", json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_an_entry_is_left_out_of_training_compared_with_it_and_measured(tmp_path):
     words = {"eng_Latn": "river", "hin_Deva": "नदी", "tam_Taml": "ஆறு"}
     rows = [

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
-from helpers import tiny
 from raw_text import write_raw
 
 import xlme_jax.prepare as prepare_command
@@ -144,7 +143,8 @@ def test_each_filter_alone_is_off_by_default(config):
     assert {row.name: row.examples for row in distinct}["bitext_en_sw"] == 12 + 1 + 1
 
 
-@pytest.mark.parametrize("validation", tiny.slow_except(["every:4"], ["", "every:4"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("validation", ["", "every:4"])
 def test_beam_and_seqio_write_the_same_bytes(config, tmp_path, monkeypatch, validation):
     pytest.importorskip("apache_beam")
     # Parts of a few pairs, so that a file and its duplicates are in different ones.

@@ -87,6 +87,7 @@ def test_options_that_change_no_raw_text_change_nothing(config):
     assert api.inspect_text(changed) == api.inspect_text(config)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(config):
     assert api.inspect_text(dataclasses.replace(config, workers=2)) == api.inspect_text(config)
 
