@@ -93,6 +93,7 @@ def tagged(count):
     ]
 
 
+@pytest.mark.slow
 def test_chemprot_has_a_task_for_groups_and_one_for_types(tmp_path, raw, vocabulary):
     for split in ("train", "validation", "test"):
         chemprot_files.write(tmp_path / "ChemProt_Corpus", split)
