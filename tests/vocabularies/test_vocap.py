@@ -128,7 +128,9 @@ def test_a_damaged_sample_is_named(texts, config):
         vocap.train(texts, config)
 
 
-@pytest.mark.parametrize("where", [{"workers": 2}, {"runner": "DirectRunner"}])
+@pytest.mark.parametrize(
+    "where", tiny.slow_except([{"workers": 2}], [{"workers": 2}, {"runner": "DirectRunner"}])
+)
 def test_it_does_not_depend_on_who_works(where, texts, config, trained):
     if "runner" in where:
         pytest.importorskip("apache_beam")
@@ -136,6 +138,7 @@ def test_it_does_not_depend_on_who_works(where, texts, config, trained):
     assert vocap.train(texts, other).vocabulary.model == trained.vocabulary.model
 
 
+@pytest.mark.slow
 def test_candidates_may_be_in_a_bucket(server, texts, config, trained):
     there = dataclasses.replace(config, folder="gs://bucket/candidates")
     assert vocap.train(texts, there).vocabulary.model == trained.vocabulary.model
