@@ -93,17 +93,16 @@ def loss(objective, params, carried, batch=BATCH, rng=RNG):
 @functools.cache
 def compiled_rows(objective):
     @jax.jit
-    def per_row(params, carried, batch):
-        totals = objective.totals(batch)
-        return objective.loss(params, carried, batch, totals, RNG).per_row
+    def per_row(params, carried, batch, rng):
+        return objective.loss(params, carried, batch, objective.totals(batch), rng).per_row
 
     return per_row
 
 
-def per_row_of(objective, params, carried):
-    """Returns what `loss` has of each row of BATCH, compiled without the losses."""
-    batch = {name: BATCH[name] for name in objective.streams}
-    return compiled_rows(objective)(params, carried, batch)
+def per_row_of(objective, params, carried, batch=BATCH, rng=RNG):
+    """Returns what `loss` has of each row, compiled without the losses."""
+    batch = {name: batch[name] for name in objective.streams}
+    return compiled_rows(objective)(params, carried, batch, rng)
 
 
 def changed(**settings):
@@ -198,12 +197,12 @@ def test_both_directions_ask_both_sentences():
     both = changed(mask_inputs=False, both_directions=True).build(VOCAB)
     both_ways = loss(both, params, carried)
     assert both_ways.metrics["contrast/xlco_loss"][1] == 12
-    forward = loss(one, params, carried).per_row
+    forward = per_row_of(one, params, carried)
     keys = both_ways.per_row["keys"]
     np.testing.assert_allclose(keys[:, :2], forward["keys"], rtol=1e-6)
     swapped = dict(BATCH["contrast"])
     swapped["starts"] = swapped["starts"].reshape(ROWS, 2, 2)[..., ::-1].reshape(ROWS, 4)
-    backward = loss(one, params, carried, {**BATCH, "contrast": swapped}).per_row
+    backward = per_row_of(one, params, carried, {**BATCH, "contrast": swapped})
     np.testing.assert_allclose(keys[:, 2:], backward["keys"], rtol=1e-6)
 
 
@@ -219,7 +218,7 @@ def test_inputs_are_masked_by_default():
     carried = filled(masked, params, carried)
     plain, *_ = built(changed(mask_inputs=False))
     keys = [
-        loss(o, params, carried, rng=r).per_row["keys"]
+        per_row_of(o, params, carried, rng=r)["keys"]
         for o in (masked, plain)
         for r in (RNG, jax.random.key(6))
     ]
