@@ -195,6 +195,7 @@ def one_stream(data, mesh):
         return context, evaluate, params, evaluate(params, 0)
 
 
+@pytest.mark.slow
 def test_other_weights_give_other_figures_and_the_step_does_not(one_stream, mesh):
     _, evaluate, params, first = one_stream
     with states.sharding_rules(mesh):
@@ -252,6 +253,7 @@ def test_a_cap_below_one_row_is_refused(rows):
         HeldOut(max_rows=rows)
 
 
+@pytest.mark.slow
 def test_a_checkpoints_outcome_has_the_same_figures(one_stream, mesh):
     context, _, params, expected = one_stream
     with states.sharding_rules(mesh):
