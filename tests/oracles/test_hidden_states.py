@@ -123,6 +123,7 @@ def _too_close(values, dim):
     return (largest - second) / largest < 4 * torch.finfo(torch.float32).eps
 
 
+@pytest.mark.slow
 def test_links_of_all_layers():
     """Compares word alignment with torch on Hugging Face's states, by pair and layer."""
     model, ours, params = masked_lm(CONFIG.hidden_size)
