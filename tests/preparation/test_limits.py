@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import tiny
 from raw_text import config_of, write_raw
 
 from xlme_jax.api import prepare
@@ -89,9 +88,8 @@ def test_files_behind_a_limit_are_not_read(config, raw, tmp_path, capsys):
     assert texts(config, "cc100_sw") != before
 
 
-@pytest.mark.parametrize(
-    "how", tiny.slow_except([{"workers": 2}], [{"workers": 2}, {"runner": "DirectRunner"}])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"workers": 2}, {"runner": "DirectRunner"}])
 def test_workers_make_no_difference(config, tmp_path, monkeypatch, how):
     if "runner" in how:
         pytest.importorskip("apache_beam")

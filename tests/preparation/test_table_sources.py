@@ -68,6 +68,7 @@ FORMATS = {
     ".json.zst": lambda rows: zstandard.ZstdCompressor().compress(to_jsonl(rows)),
     ".csv": to_csv,
 }
+SUFFIXES = [(".parquet", ".csv"), pytest.param(tuple(FORMATS), marks=pytest.mark.slow)]
 
 
 def content(config):
@@ -89,7 +90,8 @@ def config_of(tmp_path, model, name, **fields):
     return PrepareConfig(output, vocabulary=model, workers=1, **fields)
 
 
-def test_documents_equal_those_of_plain_text(tmp_path, model, capsys):
+@pytest.mark.parametrize("suffixes", SUFFIXES, ids=["some", "all"])
+def test_documents_equal_those_of_plain_text(tmp_path, model, capsys, suffixes):
     (tmp_path / "plain").mkdir()
     for language, texts in TEXTS.items():
         (tmp_path / "plain" / f"{language}.txt").write_text("\n\n".join(texts) + "\n")
@@ -97,14 +99,14 @@ def test_documents_equal_those_of_plain_text(tmp_path, model, capsys):
     plain = {"tasks": ("cc100",), "cc100_dir": str(tmp_path / "plain"), **shared}
     expected = content(config_of(tmp_path, model, "plain", **plain))
     assert expected.keys() == {(x, y) for x in ("train", "validation") for y in TEXTS}
-    for suffix, to_format in FORMATS.items():
+    for suffix in suffixes:
         folder = tmp_path / f"table{suffix}"
         (folder / "en" / "train").mkdir(parents=True)
         for language, texts in TEXTS.items():
             rows = [{"id": i, "sentence": text} for i, text in enumerate(texts)]
             rows.insert(2, {"id": 9, "sentence": " \n"})  # Skipped, not held out.
             name = "en/train/data-00000-of-00001" if language == "en" else "sw-train"
-            (folder / f"{name}{suffix}").write_bytes(to_format(rows))
+            (folder / f"{name}{suffix}").write_bytes(FORMATS[suffix](rows))
         (folder / f"sw-test{suffix}").write_bytes(b"not read")
         options = {"table_dir": str(folder), "text_column": "sentence"}
         config = config_of(tmp_path, model, suffix, tasks=("table",), options=options, **shared)
@@ -119,7 +121,8 @@ def test_documents_equal_those_of_plain_text(tmp_path, model, capsys):
             api.prepare(changed)
 
 
-def test_pairs_equal_those_of_plain_text(tmp_path, model):
+@pytest.mark.parametrize("suffixes", SUFFIXES, ids=["some", "all"])
+def test_pairs_equal_those_of_plain_text(tmp_path, model, suffixes):
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "sw-en.tsv").write_text("".join(f"{b}\t{a}\n" for a, b in PAIRS))
     shared = {"validation": "every:4", "deduplicate": True}
@@ -131,12 +134,12 @@ def test_pairs_equal_those_of_plain_text(tmp_path, model):
         "named": ("sw-en", [{"b": b, "a": a} for a, b in PAIRS], {"pair_columns": ("b", "a")}),
     }
     for layout, (name, rows, options) in layouts.items():
-        for suffix, to_format in FORMATS.items():
+        for suffix in suffixes:
             if layout == "translation" and suffix == ".csv":
                 continue
             folder = tmp_path / f"{layout}{suffix}"
             folder.mkdir()
-            (folder / f"{name}{suffix}").write_bytes(to_format(rows))
+            (folder / f"{name}{suffix}").write_bytes(FORMATS[suffix](rows))
             options = {"table_pairs_dir": str(folder), **options}
             fields = {"tasks": ("table_pairs",), "options": options, **shared}
             config = config_of(tmp_path, model, layout + suffix, **fields)
