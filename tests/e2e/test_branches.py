@@ -54,7 +54,7 @@ def test_a_branch_has_the_bits_of_a_run_alone(tmp_path, tiny_data, trunk, alone,
     assert "Optimizer.schedule" in start["changes"]
 
 
-@pytest.mark.parametrize("batches", [2, 5])
+@pytest.mark.parametrize("batches", tiny.slow_except([5], [2, 5]))
 def test_an_interrupted_branch_goes_on(tmp_path, tiny_data, trunk, alone, interrupt, batches):
     """Before and after the first checkpoint of its own."""
     bindings = branch_from(trunk, 4)
@@ -73,6 +73,7 @@ def test_another_trunk_replaces_one_that_was_only_copied(tmp_path, tiny_data, tr
     assert sorted(saved_steps(tmp_path / FOLDER)) == [8, 12]
 
 
+@pytest.mark.slow
 def test_a_finished_branch_does_not_need_its_trunk(tmp_path, tiny_data, trunk, alone, caplog):
     moved = tmp_path / "trunk"
     shutil.copytree(trunk, moved)

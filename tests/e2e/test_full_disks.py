@@ -14,7 +14,8 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("case", tiny.slow_except({"export"}, COMMANDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", COMMANDS)
 def test_one_line_names_the_file(tmp_path, small_disk, case):
     size, arguments = COMMANDS[case]
     run = hf_folders.write_checkpoint(tmp_path / "run", "xlm")

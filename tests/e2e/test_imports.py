@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from helpers import tiny
 from helpers.runs import SHORT
 
@@ -32,6 +33,7 @@ def imported(output):
     return json.loads(output.split("IMPORTED ")[1].splitlines()[0])
 
 
+@pytest.mark.slow
 def test_training_imports_no_tensorflow(tmp_path, tiny_data):
     # The probe and the report as well: all that a run does. Other tests compile its programs too.
     bindings = {

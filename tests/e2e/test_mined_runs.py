@@ -183,7 +183,8 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
         mining.Mining(**settings)
 
 
-@pytest.mark.parametrize("one_task", tiny.slow_except([True], [False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("one_task", [False, True])
 def test_a_run_on_triplets_resumes_bitwise(tmp_path, mined, interrupt, one_task):
     bindings = {**TRIPLETS, "TRAIN_STEPS": 8, "CHECKPOINT_EVERY": 4}
     bindings |= {"bitext/PairStream__one_task": one_task}

@@ -1,5 +1,7 @@
 """Runs with other update rules: they resume bitwise, and go on from states that they can read."""
 
+import functools
+
 import pytest
 from helpers import runs
 from helpers.runs import Interrupted, assert_same_bits, run
@@ -21,14 +23,17 @@ def bindings(rule, **more):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, tiny_data):
-    """Returns {rule: (MODEL_DIR, final state)} of runs without an interruption."""
-    rules = ("AdamW", "StableAdamW", "Muon")
-    folders = {rule: tmp_path_factory.mktemp(rule) for rule in rules}
-    return {
-        rule: (folder, run(folder, tiny_data, **bindings(rule))) for rule, folder in folders.items()
-    }
+    """Returns a function (rule) -> MODEL_DIR and final state of a run without an interruption."""
+
+    @functools.cache
+    def finished(rule):
+        folder = tmp_path_factory.mktemp(rule)
+        return folder, run(folder, tiny_data, **bindings(rule))
+
+    return finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["StableAdamW", "Muon"])
 def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, finished, interrupt, rule):
     restore = interrupt(6)
@@ -36,16 +41,17 @@ def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, finished, inter
         run(tmp_path, tiny_data, **bindings(rule))
     restore()
     assert sorted(saved_steps(tmp_path / FOLDER)) == [4]
-    assert_same_bits(run(tmp_path, tiny_data, **bindings(rule)), finished[rule][1])
+    assert_same_bits(run(tmp_path, tiny_data, **bindings(rule)), finished(rule)[1])
 
 
+@pytest.mark.slow
 def test_the_rules_train_differently(finished):
-    states = [state.params["tokens"]["embedding"] for _, state in finished.values()]
-    assert len({state.tobytes() for state in states}) == 3
+    states = [finished(rule)[1] for rule in ("AdamW", "StableAdamW", "Muon")]
+    assert len({state.params["tokens"]["embedding"].tobytes() for state in states}) == 3
 
 
 def test_a_state_of_another_form_is_refused(tmp_path, tiny_data, finished):
-    trunk = finished["AdamW"][0]
+    trunk = finished("AdamW")[0]
     said = r"of an optimizer .*\.update_rule: @AdamW\(\) there, @Muon\(\) now\. Set .*INIT_FROM"
     with pytest.raises(ValueError, match=f"step 4 {said}"):
         branch = bindings("Muon", BRANCH_FROM=str(trunk / FOLDER / "4"))
@@ -58,18 +64,20 @@ def test_a_state_of_another_form_is_refused(tmp_path, tiny_data, finished):
         run(tmp_path / "decayed", tiny_data, **branch)
 
 
+@pytest.mark.slow
 def test_a_branch_of_the_other_adamw_goes_on_with_its_moments(
     tmp_path, tiny_data, finished, caplog
 ):
-    source = finished["AdamW"][0] / FOLDER / "4"
+    source = finished("AdamW")[0] / FOLDER / "4"
     with caplog.at_level("INFO"):
         state = run(tmp_path, tiny_data, **bindings("StableAdamW", BRANCH_FROM=str(source)))
     assert "Optimizer.update_rule: @AdamW() there, @StableAdamW() now" in caplog.text
     assert int(state.opt_state[1].count) == 8
 
 
+@pytest.mark.slow
 def test_weights_alone_start_another_rule(tmp_path, tiny_data, finished):
-    source = {"INIT_FROM": str(finished["AdamW"][0])}
+    source = {"INIT_FROM": str(finished("AdamW")[0])}
     with pytest.raises(ValueError, match=r"opt_state\.1\..*Set Loop\.init_optimizer = False"):
         run(tmp_path, tiny_data, **bindings("Muon", Loop__init_optimizer=True, **source))
     state = run(tmp_path, tiny_data, **bindings("Muon", **source))

@@ -83,6 +83,7 @@ def check(tmp_path, folder):
     assert f"| **ours** | ours | {100 * by_row['en', 'model']:.1f} |" in report
 
 
+@pytest.mark.slow
 def test_runs_on_a_schedule_on_a_checkpoint_and_in_a_report(tmp_path, outside, flags):
     folder, variables = outside
     modules = (*tiny.TRAINING, "xlme_jax.runs.evaluating")

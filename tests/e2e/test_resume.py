@@ -74,6 +74,7 @@ def test_the_data_ends_in_mid_window_and_mid_epoch(tiny_data, uninterrupted):
     assert len(str(record.data)) < 1000, position
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, whole, interrupt, caplog):
     """Includes carried state: a momentum encoder and a queue that wraps around."""
     objective, expected_dir, expected = whole

@@ -53,7 +53,8 @@ def test_weights_change_between_phases(whole):
 
 
 # Within a phase before any checkpoint, after a phase ended, and in the last phase.
-@pytest.mark.parametrize("batches", tiny.slow_except({7}, [7, 9]))
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", [7, 9])
 def test_a_killed_run_continues_with_the_same_bits(tmp_path, tiny_data, whole, interrupt, batches):
     restore = interrupt(batches)
     with pytest.raises(Interrupted):

@@ -28,6 +28,7 @@ def shown(tmp_path_factory, tiny_data):
     return model_dir, run(model_dir, tiny_data, **SAMPLES)
 
 
+@pytest.mark.slow
 def test_samples_leave_the_weights_as_they_are(tmp_path, tiny_data, shown):
     model_dir, state = shown
     assert_same_bits(run(tmp_path, tiny_data, **BINDINGS), state)

@@ -55,6 +55,7 @@ def test_a_signal_while_a_checkpoint_is_written(undisturbed, tmp_path, tiny_data
     assert commands.differences(tmp_path / "run", undisturbed) == []
 
 
+@pytest.mark.slow
 def test_before_the_first_step_there_is_nothing_to_wait_for(tmp_path, start):
     # It compiles by itself: it is at that for long.
     command = start(variables={"JAX_ENABLE_COMPILATION_CACHE": "0"})

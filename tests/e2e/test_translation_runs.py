@@ -127,6 +127,7 @@ def test_eight_devices_find_the_tokens_of_one(tmp_path):
         np.testing.assert_allclose(*values, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_translator_goes_on_with_all_its_weights(tmp_path, tiny_data):
     short = {"objective": "translate", "TRAIN_STEPS": 2, "Optimizer__warmup_steps": 1}
     first = runs.run(tmp_path / "first", tiny_data, **short)
