@@ -115,6 +115,7 @@ def test_updates_are_those_of_one_adam(tmp_path, first):
     check(state, by_hand(start(), FIRST + MORE, first))
 
 
+@pytest.mark.slow
 def test_the_first_update_is_that_of_the_run_that_goes_on(tmp_path, first):
     source, _ = first
     copy = shutil.copytree(source, tmp_path / "copy")
@@ -139,6 +140,7 @@ def test_the_optimizer_is_fresh_by_default(tmp_path, first):
     assert np.abs(state.params["w"] - kept).min() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_its_own_checkpoints(tmp_path, first):
     expected = go_on(tmp_path / "whole", first)
     with pytest.raises(Stopped):

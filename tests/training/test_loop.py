@@ -151,6 +151,7 @@ def test_only_the_newest_checkpoints_stay(tmp_path, mesh):
     assert {int(path.name) for path in (tmp_path / "checkpoints").iterdir()} == {10, 11}
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_its_checkpoint_was(tmp_path, mesh):
     class Ending(Batches):
         def __next__(self):
@@ -311,7 +312,8 @@ def test_rolling_back_in_vain_ends(tmp_path, mesh):
         run(tmp_path / "b", mesh, batches=PoisonedBatches(range(100)), **settings)
 
 
-@pytest.mark.parametrize("keep", tiny.slow_except({1}, [1, 2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", [1, 2])
 def test_frequent_checkpoints_of_a_bad_stretch_are_no_targets(tmp_path, mesh, caplog, keep):
     settings = {
         "objective": Poisonable(),

@@ -57,12 +57,17 @@ def gpus(*processes):
     return [re.findall(r"^GPUs: (.*)", output, re.M) or output for output in outputs]
 
 
-@pytest.mark.parametrize("environ", [ONE, ONE_OF_MPI], ids=["Slurm", "Open MPI"])
+@pytest.mark.parametrize(
+    "environ",
+    [ONE, pytest.param(ONE_OF_MPI, marks=pytest.mark.slow)],
+    ids=["Slurm", "Open MPI"],
+)
 def test_the_only_process_of_a_node_uses_all_gpus(environ):
     free = {"JAX_COORDINATOR_PORT": str(tiny.free_port())}
     assert gpus(start(environ | free, None)) == [["all all"]]
 
 
+@pytest.mark.slow
 def test_so_it_does_with_an_address_within_a_job():
     assert gpus(start(ONE, f"localhost:{tiny.free_port()}")) == [["all all"]]
 
@@ -72,7 +77,7 @@ def test_so_it_does_with_an_address_within_a_job():
     [
         (["0,1,2,3", "0,1,2,3"], [["0,1 0,1"], ["2,3 2,3"]]),
         # --gpus-per-task=2; an index by local rank would leave one idle in each.
-        (["0,1", "2,3"], [["all all"], ["all all"]]),
+        pytest.param(["0,1", "2,3"], [["all all"], ["all all"]], marks=pytest.mark.slow),
     ],
     ids=["shared", "bound"],
 )
@@ -96,6 +101,7 @@ def test_two_processes_of_a_node_use_different_gpus(lists, expected):
     assert gpus(*processes) == expected
 
 
+@pytest.mark.slow
 def test_the_launcher_says_which_process_this_is():
     address = f"localhost:{tiny.free_port()}"
     names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -105,11 +111,13 @@ def test_the_launcher_says_which_process_this_is():
     assert gpus(*processes) == [["0 0"], ["1 1"]]
 
 
+@pytest.mark.slow
 def test_jax_own_variable_stays_in_force():
     own = {"JAX_LOCAL_DEVICE_IDS": "2,3"}
     assert gpus(start(ONE | own, f"localhost:{tiny.free_port()}")) == [["2,3 2,3"]]
 
 
+@pytest.mark.slow
 def test_gpus_that_cannot_be_divided_end_both_processes():
     address = f"localhost:{tiny.free_port()}"
     odd = {"CUDA_VISIBLE_DEVICES": "0,1,2"}

@@ -109,6 +109,7 @@ def test_rows_of_other_tokens_and_their_moments_stay_as_they_are():
             assert (old[present] != new[present]).any(axis=1).all()
 
 
+@pytest.mark.slow
 def test_a_batch_with_as_many_tokens_as_the_table_has_rows_is_trained_by_adam():
     options = {"weight_decay": 0.5, "vocab_size": 100}
     batch = batch_of(0, np.arange(ROWS * LENGTH))

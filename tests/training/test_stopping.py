@@ -170,6 +170,7 @@ def test_a_step_in_flight_is_finished_and_saved_first(start):
     assert output.splitlines()[-2:] == ["saving", "end"]
 
 
+@pytest.mark.slow
 def test_nohup_is_respected(start):
     body = ["stop.saved(7, wait)", "print('ready', flush=True)", "time.sleep(2)"]
     text = SCRIPT.format(body="\n".join("    " + line for line in body), wait=0)

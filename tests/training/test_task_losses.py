@@ -77,6 +77,7 @@ def test_sums_by_task_are_those_of_the_tasks_rows(objective):
         np.testing.assert_allclose(sums, scaled, rtol=1e-5, err_msg=part)
 
 
+@pytest.mark.slow
 def test_micro_batches_add_up_to_the_batch_and_to_the_metric():
     made, measure, batch = built("xlme")
     tasks = np.random.default_rng(1).integers(0, COUNT, (8, 32)).astype(np.int32)

@@ -84,6 +84,7 @@ def test_tensorboard_shows_texts_as_they_are(tmp_path):
     assert value.tensor.string_val == [b"    <b>\n      *x*"]
 
 
+@pytest.mark.slow
 def test_wandb_offline_keeps_metrics_and_configuration(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="needs the extra [wandb]")
     monkeypatch.setenv("WANDB_SILENT", "true")

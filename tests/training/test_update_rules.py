@@ -5,13 +5,13 @@ import functools
 import itertools
 import json
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from helpers import tiny
+from helpers.random_weights import random_weights
 
 from xlme_jax.checkpoints.layer_forms import in_form_of, leaf_names
 from xlme_jax.configuration import loading
@@ -40,9 +40,8 @@ CONFIG = OptimizerConfig(learning_rate=0.01, warmup_steps=2, weight_decay=0.5, c
 
 @functools.cache
 def weights(encoder=ENCODER):
-    """Returns the weights of an encoder, with biases that are not zero."""
-    params = nn.meta.unbox(jax.jit(XLMConfig(encoder).build(20).init)(jax.random.key(0)))
-    return jax.tree.map(lambda x: x + 0.1, params)
+    """Returns random weights of an encoder, with biases that are not zero."""
+    return random_weights(XLMConfig(encoder).build(20).init, jax.random.key(0))
 
 
 def gradients(params, steps):
@@ -180,6 +179,7 @@ def test_muon_is_optaxs_for_matrices_and_its_adamw_for_the_rest(count):
         np.testing.assert_allclose(result[name], rest[name], atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_stable_adamw_without_momentum_clips_by_optaxs_block_rms():
     config = dataclasses.replace(
         CONFIG, update_rule=StableAdamW(), b1=0.0, eps=1e-12, weight_decay=0.0, clip_norm=1e9
@@ -202,10 +202,7 @@ def test_stable_adamw_without_momentum_clips_by_optaxs_block_rms():
 
 @pytest.mark.parametrize(
     ("system", "scan"),
-    tiny.slow_except(
-        [*((system, False) for system in SYSTEMS), ("veco", True)],
-        itertools.product(SYSTEMS, (False, True)),
-    ),
+    tiny.slow_except([("xlme", False), ("veco", True)], itertools.product(SYSTEMS, (False, True))),
 )
 def test_the_matrices_of_the_systems(system, scan):
     """Kernels of attention and FFN in layers, and nothing else, boxed or not."""
@@ -260,8 +257,7 @@ def test_a_stack_of_layers_has_the_steps_and_the_state_of_layers(rule):
 @pytest.mark.parametrize(
     ("rule", "decay_all"),
     tiny.slow_except(
-        [*((rule, False) for rule in RULES), (RULES[-1], True)],
-        itertools.product(RULES, (False, True)),
+        [(RULES[1], False), (RULES[-1], True)], itertools.product(RULES, (False, True))
     ),
     ids=repr,
 )
@@ -276,7 +272,7 @@ def test_decay_without_gradients(rule, decay_all):
         np.testing.assert_allclose(named(result)[name], factor * before, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("rule", tiny.slow_except(RULES[1:], RULES), ids=repr)
+@pytest.mark.parametrize("rule", tiny.slow_except([Muon()], RULES), ids=repr)
 def test_frozen_weights_stay_and_later_move(rule):
     params = weights()
     transform = freeze(dataclasses.replace(CONFIG, update_rule=rule).build(1000), ["encoder"], 3)
@@ -300,7 +296,7 @@ def test_frozen_tables_have_no_state(rule):
     names = leaf_names(meshes.unbox(jax.eval_shape(transform.init, boxed)))
     assert not [name for name in names if "tokens" in name]
     assert [name for name in names if "layer_1" in name and name.endswith("wi.kernel")]
-    params = meshes.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    params = random_weights(objective.init, jax.random.key(0))
     state, gradient = jax.jit(transform.init)(params), gradients(params, 1)[0]
     updates, _ = jax.jit(transform.update)(gradient, state, params, step=jnp.int32(0))
     # Layers above the pooled one decay without a gradient, but are not changed.
@@ -314,7 +310,7 @@ def test_rules_that_read_whole_arrays_refuse_lazy_rows():
         objective.check(RunFacts({}, updates_by_entry=StableAdamW().by_entry))
 
 
-@pytest.mark.parametrize("rule", tiny.slow_except([AdamW(), Muon()], RULES), ids=repr)
+@pytest.mark.parametrize("rule", tiny.slow_except([Muon()], RULES), ids=repr)
 def test_plans_know_the_state(rule):
     bindings = ["Train.vocab_size = 100", f"Optimizer.update_rule = @{type(rule).__name__}()"]
     files = ["gin_configs/models/xlm.gin", "tests/tiny.gin"]
@@ -418,6 +414,7 @@ print("FACTS", json.dumps(facts))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rules",
     # AdamW updates each number alone; the others read whole arrays, which are split.
