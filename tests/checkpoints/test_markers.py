@@ -1,11 +1,13 @@
 """Checkpoints on file systems that do not rename folders, and changes between the two kinds."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
 
 import pytest
+from helpers import tiny
 from orbax.checkpoint import path as orbax_path
 from test_checkpoints import record, restored, state_of
 
@@ -85,6 +87,9 @@ def test_a_run_moves_between_the_two_kinds(tmp_path, monkeypatch):
         assert newest(tmp_path) == 30
 
 
+DAMAGES = (None, "state", "_CHECKPOINT_METADATA", "run", "sealed")
+
+
 def without_marker(checkpoint, committed):
     """Turns a checkpoint into an interrupted save, or into one of Orbax before 0.12.3."""
     for marker in checkpoint.rglob(COMMIT_FILE):
@@ -97,8 +102,13 @@ def without_marker(checkpoint, committed):
         file.write_text(json.dumps(metadata | {"commit_timestamp_nsecs": None}))
 
 
-@pytest.mark.parametrize("renames", [True, False])
-@pytest.mark.parametrize("damage", [None, "state", "_CHECKPOINT_METADATA", "run", "sealed"])
+@pytest.mark.parametrize(
+    ("damage", "renames"),
+    tiny.slow_except(
+        [(damage, damage in (None, "state")) for damage in DAMAGES],
+        itertools.product(DAMAGES, (True, False)),
+    ),
+)
 def test_an_interrupted_save_is_removed(tmp_path, monkeypatch, renames, damage):
     save(tmp_path, 10, 20)
     half = tmp_path / "checkpoints" / "20"
@@ -116,8 +126,12 @@ def test_an_interrupted_save_is_removed(tmp_path, monkeypatch, renames, damage):
     assert names(half.parent) == ["10"]
 
 
-@pytest.mark.parametrize("renames", [True, False])
-@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize(
+    ("sealed", "renames"),
+    tiny.slow_except(
+        [(True, False), (False, True)], itertools.product((True, False), (True, False))
+    ),
+)
 def test_a_checkpoint_of_an_older_orbax_is_used(tmp_path, monkeypatch, renames, sealed):
     save(tmp_path, 10, 20)
     without_marker(tmp_path / "checkpoints" / "20", committed=True)
@@ -170,6 +184,7 @@ def test_a_save_that_fails_is_not_taken_for_whole(flat, tmp_path, monkeypatch):
     assert newest(tmp_path) == 10
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_uploaded_is_complete(server, tmp_path):
     folder = as_path("gs://bucket/uploaded")
     with local_folder(folder) as local:

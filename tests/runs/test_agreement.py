@@ -147,7 +147,8 @@ DIFFERENCES = {
 }
 
 
-@pytest.mark.parametrize("field", tiny.slow_except({"Loop.log_every"}, DIFFERENCES))
+@pytest.mark.slow
+@pytest.mark.parametrize("field", DIFFERENCES)
 def test_two_processes_end_in_one_line(tmp_path, tiny_data, field):
     other = DIFFERENCES[field]
     if other == ["other data"]:

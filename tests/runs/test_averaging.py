@@ -52,6 +52,7 @@ def test_weights_are_numpys_mean_of_the_last_checkpoints(tmp_path, run):
     assert any((a != b).any() for a, b in zip(every[0].values(), every[-1].values()))
 
 
+@pytest.mark.slow
 def test_the_mean_is_started_from_exported_and_evaluated(tmp_path, run):
     mean, tuned = tmp_path / "mean", tmp_path / "tuned"
     averaging.average(averaging.last_checkpoints(run, 3), mean)

@@ -83,7 +83,7 @@ def from_readings(rows):
     return {f"{rows.stream.name}/{name}": value for name, value in found.items()}
 
 
-@pytest.mark.parametrize("system", tiny.slow_except({"xlme"}, SYSTEMS))
+@pytest.mark.parametrize("system", tiny.slow_except({"xlm"}, SYSTEMS))
 def test_metrics_are_those_of_the_log(of_system, predicted, system):
     config, model_dir, read = of_system(system)
     found = predicted(system)
@@ -107,7 +107,7 @@ def test_metrics_are_those_of_the_log(of_system, predicted, system):
         np.testing.assert_allclose(value, line[name], rtol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("system", tiny.slow_except({"xlme"}, SYSTEMS))
+@pytest.mark.parametrize("system", tiny.slow_except({"xlm"}, SYSTEMS))
 def test_without_weights_the_batch_and_its_masks_are_the_same(of_system, predicted, system):
     config, _, read = of_system(system)
     with_weights, found = predicted(system), batch_inspection.inspect_batch(config, STEP)
@@ -124,7 +124,7 @@ def test_without_weights_the_batch_and_its_masks_are_the_same(of_system, predict
 
 
 def test_the_step_after_a_checkpoint_is_the_default(of_system, without_model):
-    config, model_dir, read = of_system("xlme")
+    config, model_dir, read = of_system("xlm")
     assert batch_inspection.inspect_batch(config).step == 1
     found = batch_inspection.inspect_batch(config, checkpoint=f"{model_dir}/checkpoints/2")
     assert found.step == 3
@@ -134,7 +134,7 @@ def test_the_step_after_a_checkpoint_is_the_default(of_system, without_model):
 def test_reading_begins_at_the_newest_checkpoint_before_the_step(
     of_system, without_model, monkeypatch
 ):
-    config, model_dir, read = of_system("xlme")
+    config, model_dir, read = of_system("xlm")
     advance, count = batch_inspection.BatchIterator.__next__, []
     monkeypatch.setattr(
         batch_inspection.BatchIterator, "__next__", lambda self: count.append(1) or advance(self)
@@ -147,9 +147,9 @@ def test_reading_begins_at_the_newest_checkpoint_before_the_step(
 
 
 def test_positions_in_other_data_are_not_used(of_system, without_model, tmp_path):
-    _, model_dir, _ = of_system("xlme")
+    _, model_dir, _ = of_system("xlm")
     other = tiny.write_tiny_data(tmp_path, seed=1)
-    config = load(model_dir, other, objective="xlme", **SAVED | SYSTEMS["xlme"])
+    config = load(model_dir, other, objective="xlm", **SAVED | SYSTEMS["xlm"])
     found = batch_inspection.inspect_batch(config, 3, f"{model_dir}/checkpoints/2")
     assert_same_batch(found, {rows.stream.name: rows.arrays for rows in
                               batch_inspection.inspect_batch(config, 3).streams})  # fmt: skip
@@ -157,13 +157,13 @@ def test_positions_in_other_data_are_not_used(of_system, without_model, tmp_path
 
 @pytest.mark.parametrize("step", [0, -1, STEPS + 1])
 def test_steps_that_the_run_does_not_have(of_system, step):
-    config, _, _ = of_system("xlme")
+    config, _, _ = of_system("xlm")
     with pytest.raises(ValueError, match=f"step = {step}: the run has the steps 1 to .* = {STEPS}"):
         batch_inspection.inspect_batch(config, step)
 
 
 def test_a_finished_run_shows_its_last_step(of_system, without_model):
-    config, model_dir, _ = of_system("xlme")
+    config, model_dir, _ = of_system("xlm")
     found = batch_inspection.inspect_batch(config, None, str(model_dir))
     assert found.step == STEPS
 
@@ -177,10 +177,10 @@ def test_data_that_is_not_prepared_is_named(tmp_path):
 
 
 def test_checkpoints_that_do_not_fit_are_named(of_system, tiny_data, tmp_path):
-    config = load(tmp_path, tiny_data, objective="xlm", **SAVED | SYSTEMS["xlm"])
+    config = load(tmp_path, tiny_data, objective="xlme", **SAVED | SYSTEMS["xlme"])
     with pytest.raises(ValueError, match="has no checkpoint"):
         batch_inspection.inspect_batch(config, 1, str(tmp_path))
-    _, other, _ = of_system("xlme")
+    _, other, _ = of_system("xlm")
     with pytest.raises(ValueError, match="Warm starts need the same objective"):
         batch_inspection.inspect_batch(config, 1, str(other))
 
@@ -222,6 +222,6 @@ def test_eight_devices_show_the_same_and_import_no_tensorflow(of_system, tiny_da
 
 
 def test_notebooks_show_a_frame_without_scripts(predicted):
-    shown = predicted("xlme")._repr_html_()
+    shown = predicted("xlm")._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;') and " sandbox " in shown
     assert shown.count("<") == 2

@@ -36,6 +36,7 @@ def test_this_machine_has_memory_and_a_rate():
     assert found.flops
 
 
+@pytest.mark.slow
 def test_the_report_lists_them_with_reasons(tmp_path):
     (done,) = tiny.run_each("report", ["--paper=infoxlm", f"--output={tmp_path}"])
     assert done.returncode == 0, done.stderr

@@ -55,7 +55,7 @@ def tokens_of(model, text):
     return (0, *model.vocabulary.encode(text), 2)
 
 
-@pytest.mark.parametrize("pooling", encoding.POOLINGS)
+@pytest.mark.parametrize("pooling", tiny.slow_except(["mean"], encoding.POOLINGS))
 def test_texts_are_encoded_as_by_evaluations(model, pooling, caplog):
     subject = model.loaded.subject()
     texts = encoding.texts_of(model.vocabulary, TEXTS, hf_folders.LENGTH, ReadReport())
@@ -116,7 +116,7 @@ def test_detection_is_the_discriminators(model):
     assert np.ptp(expected) > 0.01
 
 
-@pytest.mark.parametrize("name", ["model", "xlm"])
+@pytest.mark.parametrize("name", tiny.slow_except(["model"], ["model", "xlm"]))
 def test_fillings_have_the_probabilities_of_the_loss(name, request):
     """The streamed vocabulary head of training computes the same without holding all logits."""
     model = request.getfixturevalue(name)
@@ -178,7 +178,7 @@ def test_retrieval_finds_the_same_text(model):
     np.testing.assert_allclose(raw.scores, 1, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("layer", tiny.slow_except([1], [0, 1]))
 def test_words_are_linked_as_by_the_evaluation(model, layer):
     found = model.align(*PAIR, layer=layer)
     assert (found.source, found.target) == tuple(tuple(side.split()) for side in PAIR)

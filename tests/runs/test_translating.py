@@ -60,6 +60,7 @@ def test_flags_that_exclude_each_other_are_refused():
         assert found.returncode == 1 and message in found.stderr, found
 
 
+@pytest.mark.slow
 def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
     run = hf_folders.write_checkpoint(tmp_path / "run", "translate")
     source, references = tmp_path / "source.txt", tmp_path / "references.txt"
@@ -117,6 +118,7 @@ def test_what_cannot_be_scored_is_said_before_anything_is_read(tmp_path):
         assert found.returncode == 1 and message in found.stderr and not found.stdout, found
 
 
+@pytest.mark.slow
 def test_explained_lines_have_pictures_and_weights(tmp_path, monkeypatch, caplog):
     run = hf_folders.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
     lines, folder = ["abc def", "", "ghi я", "ghi"], tmp_path / "explained"
@@ -155,6 +157,7 @@ def test_cut_translations_are_counted_and_their_lines_named(tmp_path, monkeypatc
         assert re.search(expected, message), message
 
 
+@pytest.mark.slow
 def test_draws_of_a_line_depend_on_its_number_in_the_file(tmp_path):
     """An empty line counts: it used to shift the numbers of those after it."""
     run = hf_folders.write_checkpoint(tmp_path / "run", "translate")

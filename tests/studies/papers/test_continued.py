@@ -170,6 +170,7 @@ def test_the_page_has_tables_runs_and_the_picture(tmp_path, ours):
     assert (tmp_path / "page" / "continued.png").read_bytes() == picture.png
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     run = write_run(tmp_path / "run", LINES)
     done, failed = tiny.run_each(

@@ -189,8 +189,9 @@ def test_a_report_holds_tables_and_pictures(tmp_path):
 @pytest.mark.parametrize(
     ("paper", "drawn", "titles"),
     [
-        ("xlme", {"tatoeba_layers", "wordalign_layers", "flops_xnli", "flops_tatoeba",
-                  "flops_wordalign"}, ("Table 7: Transfer gap", "Figure 4: Word alignment")),
+        pytest.param("xlme", {"tatoeba_layers", "wordalign_layers", "flops_xnli", "flops_tatoeba",
+                  "flops_wordalign"}, ("Table 7: Transfer gap", "Figure 4: Word alignment"),
+                  marks=pytest.mark.slow),
         ("xylent", {"sizes"},
          ("Table 14: XQuAD", "Figure 1: XNLI over sizes", "Figure 3: Language families")),
         ("infoxlm", {"tatoeba_to_english_layers"}, ("Table 3: Tatoeba", "Figure 1: Tatoeba")),
@@ -245,6 +246,7 @@ def test_command_and_its_errors(tmp_path):
     assert "Traceback" not in failed.stderr
 
 
+@pytest.mark.slow
 def test_the_command_lists_what_a_paper_lacks(tmp_path):
     _write(tmp_path / "a")
     (done,) = tiny.run_each("report", ["--paper=xlme", f"--results=x={tmp_path / 'a'}"])

@@ -1,6 +1,6 @@
 """Every command of every sheet gives its number, in its cell.
 
-All of them take 20 minutes on 2 cores: the default suite has one table and one run.
+All of them take 20 minutes on 2 cores: the default suite has one run, with its sheets.
 """
 
 import json
@@ -170,11 +170,10 @@ def check_rows(paper, item, sources):
 
 
 WITH_NEEDS = [(paper, item.name) for paper, items in PAPERS.items() for item in items if item.needs]
-# Of a frozen encoder.
-FAST = {("xlme", "Table 6")}
 
 
-@pytest.mark.parametrize(("paper", "name"), tiny.slow_except(FAST, WITH_NEEDS))
+@pytest.mark.slow
+@pytest.mark.parametrize(("paper", "name"), WITH_NEEDS)
 def test_commands_fill_their_cells(paper, name, place):
     item = item_of(paper, name)
     rows, checked = check_rows(paper, item, results_of_needs(place, paper, item))
