@@ -66,6 +66,7 @@ def cases_of(folder):
     return st.one_of([damages(path) for path in files])
 
 
+@pytest.mark.slow
 @budgets("sealed")
 def test_any_change_of_a_sealed_checkpoint_is_noticed(run_folder, cases, tmp_path):
     def property_(case):

@@ -48,7 +48,8 @@ def test_nasty_files(tmp_path, monkeypatch, name):
 _NAME_A_FIELD = {name for name, (_, error) in nasty.GINS.items() if error and "." in error}
 
 
-@pytest.mark.parametrize("name", nasty.GINS)
+# The families of `nasty.GINS` are together there.
+@pytest.mark.parametrize("name", tiny.slow_except(list(nasty.GINS)[::4], nasty.GINS))
 def test_nasty_bindings(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     text = os.fsdecode(nasty.GINS[name][0])

@@ -235,6 +235,7 @@ def test_damaged_shards_are_named_or_read_the_same(directory, cases):
     check_damage(directory, [SHARD, PAIRS, LABELLED], cases)
 
 
+@pytest.mark.slow
 @budgets("lengths")
 def test_damaged_lengths_are_named_or_read_the_same(directory, cases, monkeypatch):
     # Values are not covered by a checksum when they are read; what cannot be right is an error.

@@ -86,7 +86,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("size", tiny.slow_except({"small"}, SIZES))
-@pytest.mark.parametrize("suffix", tiny.slow_except({"en", "sgm", "tmx", "xml"}, READERS))
+@pytest.mark.parametrize("suffix", tiny.slow_except({"en", "tmx"}, READERS))
 def test_time_is_linear(tmp_path, suffix, size):
     for unit in UNITS:
         for head in (b"", b"<?xml version='1.0'?>\n") if suffix == "xml" else (b"",):

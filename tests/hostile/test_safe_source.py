@@ -65,9 +65,9 @@ def _unsafe_call(node):
             yield keyword.arg
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_nothing_that_is_read_is_run(path):
-    assert list(findings(path.read_text())) == []
+def test_nothing_that_is_read_is_run():
+    found = {path: list(findings(path.read_text())) for path in FILES}
+    assert found and not {path: names for path, names in found.items() if names}
 
 
 @pytest.mark.parametrize(
