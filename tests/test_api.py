@@ -81,6 +81,7 @@ def test_training_returns_what_is_loaded(tmp_path):
     assert model.encode(["русский"]).shape == (1, 32)
 
 
+@pytest.mark.slow
 def test_hf_folders_are_models(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

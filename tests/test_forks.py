@@ -23,7 +23,7 @@ def copy(text, *arguments, **options):
     return tiny.start(["-c", text, *arguments], modules=("jax",), **options)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", tiny.slow_except([2], [1, 2]))
 def test_a_copy_has_the_facts_of_a_process(tmp_path, devices):
     options = {"devices": devices, "cwd": tmp_path, "start_new_session": True}
     outcomes = [

@@ -229,7 +229,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
+@pytest.mark.parametrize("damage", tiny.slow_except(["changed"], ["changed", "cut", "gone"]))
 def test_the_same_command_mends_what_is_damaged_and_nothing_else(config, done, capfd, damage):
     prepare(config, "the command")
     before = contents(config.output)
@@ -398,6 +398,7 @@ def test_the_embedded_corpus_trains_its_vocabulary_and_holds_phrases_out(tmp_pat
     assert not prepare_config.is_prepared(dataclasses.replace(config, vocabulary_size=299))
 
 
+@pytest.mark.slow
 def test_settings_that_change_the_text_make_it_again(tmp_path):
     config = cldr_config(tmp_path / "out")
     vocabulary = tmp_path / "v.model"
@@ -618,6 +619,7 @@ seqio.TaskRegistry.add(
         prepare(dataclasses.replace(config, tasks=("untold",)))
 
 
+@pytest.mark.slow
 def test_beam_names_the_damaged_file(config, raw, tmp_path):
     pytest.importorskip("apache_beam")
     (tmp_path / "mono").mkdir()
@@ -785,6 +787,7 @@ def tasks_of(config):
     return PreparedDataset.load(config.output).tasks
 
 
+@pytest.mark.slow
 def test_held_out_data_are_the_same_with_workers_and_with_seqio(held_config, tmp_path, monkeypatch):
     prepare(held_config)
     expected = contents(held_config.output)
@@ -797,6 +800,7 @@ def test_held_out_data_are_the_same_with_workers_and_with_seqio(held_config, tmp
     assert contents(ours.output) == expected
 
 
+@pytest.mark.slow
 def test_held_out_data_on_beam(held_config, tmp_path):
     pytest.importorskip("apache_beam")
     config = dataclasses.replace(held_config, languages=("en", "fr"))
@@ -874,6 +878,7 @@ def test_evaluation_text_that_could_not_be_read_is_no_all_clear(held_config, tmp
     assert "overlap: none in 0 of 1 evaluation files that were read, and 1 COULD NOT BE" in said
 
 
+@pytest.mark.slow
 def test_evaluation_text_is_removed(held_config, multiway, tmp_path, monkeypatch, capfd):
     config = dataclasses.replace(
         held_config,

@@ -459,6 +459,7 @@ def test_a_sweep_that_waits_for_another_one_ends_at_a_signal(tmp_path):
     assert set(_starts(tmp_path).values()) == {1} and _statuses(tmp_path) == {"finished": 3}
 
 
+@pytest.mark.slow
 def test_a_train_command_that_no_sweep_started_is_waited_for(tmp_path):
     folder = tmp_path / "X=waits" / "seed_0"
     log = tmp_path / "sweep.log"

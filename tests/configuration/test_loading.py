@@ -458,6 +458,7 @@ def test_a_missing_flag_says_what_it_is():
     assert "--output=... is missing: " in _error_of("export", "--checkpoint=a")
 
 
+@pytest.mark.slow
 def test_help_ends_silently_when_nobody_reads_on():
     command = f"{sys.executable} -m xlme_jax.average --help | true"
     result = subprocess.run(

@@ -132,6 +132,7 @@ def test_the_commit_and_the_extras_are_installed_on_all_workers(cloud):
     assert [arguments[-1] for arguments in installed] == ["xlme_jax[gcs]"] * 2
 
 
+@pytest.mark.slow
 def test_an_error_in_one_process_ends_it(cloud):
     assert cloud.run("watch", "x", worker_0=[76], worker_1=[1]) == 1
     assert cloud.starts() == [1, 1]

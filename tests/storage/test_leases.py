@@ -83,7 +83,11 @@ def test_a_lost_lease_ends_the_process(lease, server):
     assert "lost the lease" in holder.stderr.read()
 
 
-@pytest.mark.parametrize("error", ["RuntimeError('closed')", "SystemExit(0)"], ids=["", "exit"])
+@pytest.mark.parametrize(
+    "error",
+    [pytest.param("RuntimeError('closed')", marks=pytest.mark.slow), "SystemExit(0)"],
+    ids=["", "exit"],
+)
 def test_any_error_of_the_renewal_ends_the_process(lease, server, error):
     code = (
         "import time; from xlme_jax.storage import leases, paths;"

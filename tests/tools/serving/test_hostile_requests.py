@@ -4,6 +4,7 @@ import json
 import unicodedata
 
 import pytest
+from helpers import tiny
 
 from xlme_jax.studies.reports.batch_rows import visible
 from xlme_jax.tools.serving import request_fields
@@ -19,6 +20,10 @@ NASTY += [
     "🏳️‍🌈 zw\u200dj",
     "\N{COMBINING ACUTE ACCENT}" * 90,
 ]
+
+
+# Their shapes are compiled for them.
+LATE = {"🏳️‍🌈 zw\u200dj", "\N{COMBINING ACUTE ACCENT}" * 90}
 
 
 def send(client, name, content):
@@ -75,7 +80,7 @@ def texts_of(answer):
             yield from texts_of(one)
 
 
-@pytest.mark.parametrize("text", NASTY)
+@pytest.mark.parametrize("text", tiny.slow_except(set(NASTY) - LATE, NASTY))
 def test_nasty_text_is_shown_as_text(client, text):
     requests = {
         "detect": {"text": text},
