@@ -63,8 +63,15 @@ def test_a_configuration_is_that_of_the_command(tmp_path):
         api.load_config(files, {"TRAIN_STEP": 5})
 
 
-def test_training_returns_what_is_loaded(tmp_path):
+def test_training_returns_what_is_loaded(tmp_path, monkeypatch):
     from helpers import finetuning
+
+    from xlme_jax.studies.reports import run_page
+    from xlme_jax.studies.reports.explore import Explorable
+
+    # Drawing takes seconds; tests/studies/reports/test_run_page.py does it.
+    monkeypatch.setattr(run_page, "draw", lambda *args, title: b"a picture")
+    monkeypatch.setattr(run_page, "explorable", lambda *args: Explorable("", ()))
 
     words = finetuning.write_vocabulary(tmp_path)
     from xlme_jax.data.vocabulary import Vocabulary

@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 
+import pytest
 from helpers import tiny
 
 from xlme_jax.runs import batch_inspection
@@ -55,9 +56,14 @@ def in_a_terminal(flags):
     return printed.decode()
 
 
-def test_a_terminal_gets_colours_unless_it_wants_none(tmp_path, tiny_data, monkeypatch):
+@pytest.mark.slow
+def test_the_command_prints_colours_to_a_terminal(tmp_path, tiny_data):
     flags = [*tiny.flags(tmp_path / "run", tiny_data, "xlm"), "--rows=1"]
     assert "\x1b[33m[" in in_a_terminal(flags)
+
+
+def test_a_terminal_gets_colours_unless_it_wants_none(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     for value, colored in (("", True), ("1", False)):
         monkeypatch.setenv("NO_COLOR", value)

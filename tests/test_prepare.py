@@ -810,6 +810,7 @@ def test_held_out_data_on_beam(held_config, tmp_path):
     assert contents(other.output) == contents(config.output)
 
 
+@pytest.mark.slow
 def test_plain_seqio_has_the_splits(multiway):
     from tasks import bitext, cc100
     from xlme_jax.data.text.held_out import HeldOutText, find_corpora
@@ -878,26 +879,30 @@ def test_evaluation_text_that_could_not_be_read_is_no_all_clear(held_config, tmp
     assert "overlap: none in 0 of 1 evaluation files that were read, and 1 COULD NOT BE" in said
 
 
-@pytest.mark.slow
-def test_evaluation_text_is_removed(held_config, multiway, tmp_path, monkeypatch, capfd):
-    config = dataclasses.replace(
+@pytest.fixture
+def excluding(held_config, multiway):
+    """Returns a configuration that removes evaluation text, without held-out data."""
+    return dataclasses.replace(
         held_config,
         validation="",
         check_overlap=str(multiway / "eval"),
         exclude_overlap=True,
         languages=("en", "fr"),
     )
-    prepare(config)
-    rows = PreparedDataset.load(config.output).tasks
+
+
+def test_evaluation_text_is_removed(excluding, capfd):
+    prepare(excluding)
+    rows = PreparedDataset.load(excluding.output).tasks
     reason = "evaluation text as a line"
     assert {row.name: (row.examples, row.skipped) for row in rows} == {
         "bitext_en_fr": (38, {reason: 2}),
         "cc100_en": (19, {reason: 1}),
         "cc100_fr": (19, {reason: 1}),
     }
-    texts = texts_of(config)
+    texts = texts_of(excluding)
     assert not any("number 1." in text for text in texts["cc100_en", "train"])
-    report = json.loads((Path(config.output) / "overlap.json").read_text())
+    report = json.loads((Path(excluding.output) / "overlap.json").read_text())
     assert report["excluded"] and report["training"]["bitext_en_fr"] == {
         "texts": 40,
         "with_evaluation_text": 2,
@@ -905,24 +910,30 @@ def test_evaluation_text_is_removed(held_config, multiway, tmp_path, monkeypatch
     assert (
         "skipped lines of cc100_en (train): 1 evaluation text as a line\n" in capfd.readouterr().err
     )
-    expected = contents(config.output)
+
+
+@pytest.mark.slow
+def test_evaluation_text_is_removed_by_workers_and_again(excluding, tmp_path, monkeypatch, capfd):
+    prepare(excluding)
+    expected = contents(excluding.output)
     monkeypatch.setattr(tokenizing, "BATCH_SIZE", 3)
-    other = dataclasses.replace(config, output=str(tmp_path / "beam"), runner="DirectRunner")
+    other = dataclasses.replace(excluding, output=str(tmp_path / "beam"), runner="DirectRunner")
     if importlib.util.find_spec("apache_beam"):
         prepare(other)
         assert contents(other.output) == expected
-    several = dataclasses.replace(config, output=str(tmp_path / "several"), workers=2)
+    several = dataclasses.replace(excluding, output=str(tmp_path / "several"), workers=2)
     prepare(several)
     assert contents(several.output) == expected
 
     # Other evaluation text: the tasks are prepared again.
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "a.txt").write_text("HOUSE number 2.\n")
-    changed = dataclasses.replace(config, check_overlap=str(tmp_path / "eval"))
+    changed = dataclasses.replace(excluding, check_overlap=str(tmp_path / "eval"))
+    capfd.readouterr()
     prepare(changed)
     assert "3 parts, 0 finished before" in capfd.readouterr().err
-    assert PreparedDataset.load(config.output).task("cc100_fr").examples == 20
-    assert prepare_config.is_prepared(changed) and not prepare_config.is_prepared(config)
+    assert PreparedDataset.load(excluding.output).task("cc100_fr").examples == 20
+    assert prepare_config.is_prepared(changed) and not prepare_config.is_prepared(excluding)
     (tmp_path / "eval" / "b.pdf").write_bytes(b"%PDF-1.4\n")
     with pytest.raises(DataError, match=r"`exclude_overlap` is set, but 1 .* unknown: b\.pdf"):
         prepare(changed)

@@ -197,6 +197,7 @@ def test_a_run_on_triplets_resumes_bitwise(tmp_path, mined, interrupt, one_task)
     same_metrics(tmp_path / "resumed", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_held_out_pairs_have_no_negatives(tmp_path, mined):
     bindings = {
         **TRIPLETS,

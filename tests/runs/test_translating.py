@@ -111,7 +111,7 @@ def test_what_cannot_be_scored_is_said_before_anything_is_read(tmp_path):
             [*flags, "--target=jpn_Jpan"],
             [*flags, "--target=zh", "--multi_bleu=no_such_command"],
             [*flags, "--target=zh"],
-            variables={"PYTHONPATH": path},
+            later={"PYTHONPATH": path},
         ),
         ("pip install 'sacrebleu[ja]'", "'no_such_command' failed", "none"),
     ):

@@ -72,6 +72,7 @@ def test_the_curve_grows_when_the_other_share_has_run(tmp_path, run):
     assert starts == [1] * 9
 
 
+@pytest.mark.slow
 def test_the_report_reads_all_points_of_such_a_sweep(tmp_path, run):
     assert sweep(run, tmp_path).run() == 0
     for step in STEPS:
