@@ -216,6 +216,7 @@ def test_dictionary(tmp_path):
     assert found["cores"] >= 1 and found["versions"]["scipy"]
 
 
+@pytest.mark.slow
 def test_dictionary_of_a_prepared_data_set(tmp_path):
     """The decoded texts equal those of the files, so the results are equal."""
     write_multiway(tmp_path / "multiway" / "one", 400, shift=7)

@@ -421,6 +421,7 @@ def test_a_failed_run_of_another_shard_is_open_until_it_is_run_without_shards(tm
     assert _statuses(tmp_path) == {"finished": 1, "failed": 1} and _json(tmp_path)["best"] == "X=1"
 
 
+@pytest.mark.slow
 def test_each_shard_of_an_ablation_evaluates_its_runs(tmp_path):
     config = SweepConfig((("X", ("1", "2")),), show=("dev/score",))
     for shard, expected in ((1, ["X=2"]), (0, ["X=1", "X=2"])):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import tiny
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.layer_forms import converted, in_form_of, leaf_names
@@ -63,7 +64,7 @@ def assert_same(found, wanted):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="module", params=tiny.slow_except({"stacked"}, FORMS))
 def saved(request, tmp_path_factory):
     """Returns the form of a checkpoint, the run's folder and the other form."""
     folder = tmp_path_factory.mktemp(request.param)

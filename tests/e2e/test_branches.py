@@ -66,6 +66,7 @@ def test_an_interrupted_branch_goes_on(tmp_path, tiny_data, trunk, alone, interr
     assert_same_bits(run(tmp_path, tiny_data, **bindings), alone[1])
 
 
+@pytest.mark.slow
 def test_another_trunk_replaces_one_that_was_only_copied(tmp_path, tiny_data, trunk, alone):
     with pytest.raises(ValueError, match="WSD decays in 99 steps"):
         run(tmp_path, tiny_data, **branch_from(trunk, 4, WSD__decay_steps=99))

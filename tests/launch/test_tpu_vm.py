@@ -102,6 +102,9 @@ def test_a_preempted_slice_is_replaced_and_train_runs_again(cloud):
     lost = ["ssh"] * 3
     assert cloud.calls() == ["create", *INSTALL, *lost, "delete", "create", *INSTALL, *RUN]
     assert cloud.starts() == [2, 2]
+    expected = ["-m", "xlme_jax.train", "--distributed", *ARGUMENTS]
+    assert [arguments for _, *arguments in cloud.read("started")] == [expected] * 4
+    assert "train says 0" in cloud.output
     [first, second] = [call for call in cloud.read("calls") if call[0].endswith("create")]
     assert first == second
     assert first[1:] == [
@@ -112,13 +115,6 @@ def test_a_preempted_slice_is_replaced_and_train_runs_again(cloud):
         "--spot",
         "--zone=us-west4-a",
     ]
-
-
-def test_arguments_reach_train_unchanged(cloud):
-    assert cloud.run("watch", "x", *ARGUMENTS, worker_0=[0]) == 0
-    expected = ["-m", "xlme_jax.train", "--distributed", *ARGUMENTS]
-    assert [arguments for _, *arguments in cloud.read("started")] == [expected] * 2
-    assert "train says 0" in cloud.output
 
 
 def test_the_commit_and_the_extras_are_installed_on_all_workers(cloud):

@@ -155,6 +155,7 @@ def test_without_patience_an_ended_run_goes_on(tmp_path, mesh):
     assert checkpoint_of(tmp_path / "ended").name == "12"
 
 
+@pytest.mark.slow
 def test_a_roll_back_forgets_later_evaluations(tmp_path, mesh, monkeypatch):
     monkeypatch.setitem(EN, 8, 0.8)
     settings = {"max_skipped": 2, "on_divergence": "roll_back", "objective": Poisonable()}
