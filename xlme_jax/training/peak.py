@@ -1,11 +1,6 @@
 """Peak FLOP/s of devices, for MFU."""
 
-import functools
-import time
-
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 # Dense bfloat16 peaks in FLOP/s of one JAX device, from the vendors' data sheets, by a substring of
 # `jax.Device.device_kind`; the first match is used, so longer names come first.
@@ -38,28 +33,9 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def mesh_peak_flops(mesh: jax.sharding.Mesh) -> float | None:
-    """Returns the peak FLOP/s of all devices of a mesh; None where unknown.
+    """Returns the peak FLOP/s of all devices of a mesh; None where unknown, as on CPUs.
 
-    The peak of accelerators is from data sheets, and that of CPUs is measured at the first call: it
-    is too low, and MFU too high, if other programs use the cores then.
+    A peak measured at the start would be too low, and MFU too high, wherever other programs run.
     """
-    device = mesh.devices.flat[0]
-    if device.platform == "cpu":
-        # One product uses all cores of this host, however many virtual devices there are.
-        return _measured_flops() * jax.process_count()
-    peak = peak_flops(device.device_kind)
+    peak = peak_flops(mesh.devices.flat[0].device_kind)
     return None if peak is None else peak * mesh.devices.size
-
-
-@functools.cache
-def _measured_flops(size: int = 1024, repeats: int = 5) -> float:
-    """Returns the best rate of a float32 matrix product of `size`, in FLOP/s."""
-    x = jnp.asarray(np.random.default_rng(0).standard_normal((size, size)), jnp.float32)
-    product = jax.jit(jnp.matmul)
-    product(x, x).block_until_ready()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        product(x, x).block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return 2.0 * size**3 / min(seconds)

@@ -96,10 +96,7 @@ class Throughput:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation: achieved over peak FLOP/s; None where unknown.
-
-        Above 1 if the peak was measured too low (`training.peak`).
-        """
+        """Model FLOPs utilisation: achieved over peak FLOP/s; None where unknown."""
         steps = self.steps_per_second
         if steps is None or not self._flops_per_step or not self._peak:
             return None
@@ -226,7 +223,7 @@ def format_line(
     if (tokens := throughput.tokens_per_second) is not None:
         parts.append(f"{tokens:,.0f} tokens/s")
     if (mfu := throughput.mfu) is not None:
-        parts.append(f"MFU {mfu:.1%}" if mfu <= 1 else "MFU unknown: peak measured too low")
+        parts.append(f"MFU {mfu:.1%}")
     if (seconds := throughput.seconds_left(total_steps)) is not None and step < total_steps:
         parts.append(f"{format_seconds(seconds)} left")
     return " | ".join(parts)
