@@ -163,12 +163,59 @@ def test_log_file_of_a_long_run_is_short():
     progress = ProgressLine(100_000, Throughput(), stream=stream, clock=clock)
     for step in range(10, 100_001, 10):
         clock.now += 20 if 50_000 < step <= 50_100 else 0.001  # An evaluation.
-        progress.show(step, log=True)
+        progress.show(step, {}, log=True)
     steps = [
         int(line.split("/")[0].removeprefix("step ")) for line in stream.getvalue().split("\n")[:-1]
     ]
     assert steps[:3] == [10, 1_010, 2_010] and steps[-2:] == [99_100, 100_000]
     assert [step for step in steps if 50_000 < step <= 50_100] == [50_010, 50_040, 50_070, 50_100]
+
+
+def evaluated_run(stream):
+    """Shows 300 steps, logged every 5, of which 50 and 75 are evaluated."""
+    progress = ProgressLine(300, Throughput(), stream=stream, min_seconds=0, clock=Clock())
+    for step in range(1, 301):
+        progress.show(step, {"loss": 2.0})
+        evaluated = {"probe/retrieval_accuracy": step / 100} if step in (50, 75) else {}
+        if step % 5 == 0:
+            progress.show(step, {"loss": 2.0}, evaluated, log=True)
+    progress.close()
+    return stream.getvalue()
+
+
+def test_an_evaluation_is_in_the_line_of_its_step_alone():
+    lines = evaluated_run(io.StringIO()).splitlines()
+    assert [line for line in lines if "held-out" in line] == [
+        "step 50/300 (17%) | loss 2 | held-out retrieval 0.500",
+        "step 75/300 (25%) | loss 2 | held-out retrieval 0.750",
+    ]
+    assert len(lines) == 60
+
+
+def test_an_evaluation_of_a_long_run_is_in_the_log():
+    stream = io.StringIO()
+    progress = ProgressLine(100_000, Throughput(), stream=stream, clock=Clock())
+    for step in range(10, 100_001, 10):
+        evaluated = {"probe/retrieval_accuracy": 0.5} if step == 5_500 else {}
+        progress.show(step, {}, evaluated, log=True)
+    steps = [line.split("/")[0] for line in stream.getvalue().splitlines()]
+    assert steps[5:8] == ["step 5010", "step 5500", "step 6500"]
+
+
+def test_an_evaluation_stays_on_a_terminal():
+    written = evaluated_run(Terminal())
+    assert written.count("held-out") == 2
+    assert "\rstep 50/300 (17%) | loss 2 | held-out retrieval 0.500\n\rstep 51/300" in (
+        written.replace(" " * len("step 50/300 (17%) | loss 2") + "\r", "")
+    )
+
+
+def test_figures_of_a_line_without_losses_are_not_those_of_the_last():
+    stream = io.StringIO()
+    progress = ProgressLine(4, Throughput(), stream=stream)
+    progress.show(2, {"loss": 1.0}, log=True)
+    progress.show(4, {"skipped": 1.0}, log=True)  # All its updates were skipped.
+    assert stream.getvalue() == "step 2/4 (50%) | loss 1\nstep 4/4 (100%)\n"
 
 
 def test_a_notebook_has_one_output_that_is_replaced(monkeypatch):
@@ -186,10 +233,10 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch):
     monkeypatch.setattr(display, "display", show)
     clock, stream = Clock(), Notebook()
     progress = ProgressLine(10, Throughput(), stream=stream, clock=clock)
-    progress.show(1)
-    progress.show(2)  # too soon
+    progress.show(1, {})
+    progress.show(2, {})  # too soon
     progress.message("saved")
-    progress.show(10)
+    progress.show(10, {})
     progress.close()
     assert shown == [
         ("new", {"text/plain": "step 1/10 (10%)"}, True),
@@ -202,11 +249,11 @@ def test_a_live_line_is_rewritten_in_place_but_not_too_often():
     clock, stream = Clock(), Terminal()
     progress = ProgressLine(10, Throughput(), stream=stream, min_seconds=1, clock=clock)
     progress.show(1, {"loss": 1.25})
-    progress.show(2)  # too soon
+    progress.show(2, {})  # too soon
     clock.now += 1
     progress.show(3, {"loss": 1.0})
-    progress.show(4, log=True)  # a log step is always shown
-    progress.show(10)  # and so is the last one
+    progress.show(4, {"loss": 1.0}, log=True)  # a log step is always shown
+    progress.show(10, {})  # and so is the last one
     assert stream.getvalue() == (
         "\rstep 1/10 (10%) | loss 1.25"
         "\rstep 3/10 (30%) | loss 1   "
@@ -221,7 +268,7 @@ def test_a_live_line_is_rewritten_in_place_but_not_too_often():
 def test_message_clears_the_live_line_first():
     stream = Terminal()
     progress = ProgressLine(10, Throughput(), stream=stream)
-    progress.show(1)
+    progress.show(1, {})
     progress.message("saved")
     line = "step 1/10 (10%)"
     assert stream.getvalue() == f"\r{line}\r{' ' * len(line)}\rsaved\n"

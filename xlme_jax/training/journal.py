@@ -192,14 +192,14 @@ class Journal:
                             "in old/HeldOut.name = 'old', or leave one out."
                         )
                     evaluated |= of_evaluator
-        values |= evaluated
-        self._writer.write(step, values)
-        self._rules.add(step, values)
+        measured = values | evaluated
+        self._writer.write(step, measured)
+        self._rules.add(step, measured)
         if self.evaluates(step):
             self.best.add(step, evaluated)
         if step > 0:
-            self._progress.show(step, values, log=True)
-            self._sound_alarms(step, values)
+            self._progress.show(step, values, evaluated, log=True)
+            self._sound_alarms(step, measured)
 
     def show_samples(self, step: int, params: Params) -> None:
         """Writes and prints the samples as `params` read them, every `samples_every` steps."""

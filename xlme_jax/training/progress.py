@@ -120,7 +120,8 @@ class ProgressLine:
     """Shows the progress of a run: one line that is replaced, or plain lines in a file.
 
     The line is replaced on a terminal and below the cell of a notebook. A file or pipe gets a line
-    for each hundredth of the run, and more only if that takes longer than a minute.
+    for each hundredth of the run, more if that takes longer than a minute, and one for each
+    evaluation. That line stays on a terminal and below a cell, too.
 
     Args:
       total_steps: steps of the whole run.
@@ -152,27 +153,34 @@ class ProgressLine:
         self._width = 0
         self._values: dict[str, float] = {}
 
-    def show(self, step: int, values: Mapping[str, float] | None = None, log: bool = False) -> None:
+    def show(
+        self,
+        step: int,
+        values: Mapping[str, float],
+        evaluated: Mapping[str, float] | None = None,
+        log: bool = False,
+    ) -> None:
         """Shows a step.
 
         Args:
           step: finished steps.
-          values: metrics to show; those of earlier calls stay until they are replaced.
+          values: metrics to show. Unless `log`, others of the last line of metrics stay.
+          evaluated: metrics of this step alone, which was evaluated; only with `log`.
           log: whether a line of metrics is written after this step. A log file gets lines only at
             such steps.
         """
-        self._values.update(values or {})
-        if not self._active or not self._is_due(step, log):
+        self._values = {**({} if log else self._values), **values}
+        if not self._active or not (evaluated or self._is_due(step, log)):
             return
         self._last_line = step, self._clock()
-        text = format_line(step, self._total, self._values, self._throughput)
+        metrics = {**self._values, **(evaluated or {})}
+        text = format_line(step, self._total, metrics, self._throughput)
         if self._cell is not None:
             self._cell.show(text)
-        elif self._live:
+        elif self._live and not evaluated:
             self._rewrite(text)
-        else:
-            self._stream.write(text + "\n")
-            self._stream.flush()
+        if evaluated or not self._live:
+            self.message(text)
 
     def _is_due(self, step: int, log: bool) -> bool:
         """Returns whether a step is shown (`show` has the arguments)."""
