@@ -149,8 +149,8 @@ _IDENTIFY = flags.DEFINE_bool(
 _EXPLAIN = flags.DEFINE_bool(
     "explain",
     False,
-    "Only print what each file of --dir was recognised as; without --dir, the public distributions "
-    "that --tasks=text recognises, each with a file of it.",
+    "Only print what each file of --dir was recognised as, or which other task may read it; "
+    "without --dir, the public distributions that --tasks=text recognises, each with a file of it.",
 )
 _VERIFY = flags.DEFINE_bool("verify", False, "Only check the files of the data set.")
 

@@ -260,6 +260,27 @@ def test_an_unknown_folder_names_a_source_that_reads_it(tmp_path):
         counts(tmp_path / "empty")
 
 
+def test_files_that_another_source_reads_are_explained(tmp_path):
+    public_layouts.tsv("{en}\t{sw}")(tmp_path / "pairs" / "en-sw.tsv")
+    public_layouts.tsv("{score}\t{en}\t2\t{sw}")(tmp_path / "scored" / "en-sw.tsv")
+    for language in ("en", "sw"):  # Without empty lines, unlike CC-100.
+        lines = public_layouts.DOCUMENTS[language][: 3 if language == "en" else 4]
+        public_layouts.lines(tmp_path / "pairs" / f"{language}.txt", lines)
+    (tmp_path / "pairs" / "sw_clean.txt").write_text("notes\n")
+    config = PrepareConfig("out", ("text",), options={"dir": str(tmp_path)})
+    lines = dict(line.split(": unknown, ") for line in folder_source.explain(config))
+    said = {str(Path(path).relative_to(tmp_path)): line for path, line in lines.items()}
+    reason = "no file of a distribution; --tasks={0} --{0}_dir={1} may read it"
+    pairs = tmp_path / "pairs"
+    assert said.pop("pairs/sw_clean.txt").startswith("named as ")
+    assert said == {
+        "pairs/en-sw.tsv": reason.format("bitext", tmp_path),
+        "pairs/en.txt": reason.format("cc100", pairs),
+        "pairs/sw.txt": reason.format("cc100", pairs),
+        "scored/en-sw.tsv": reason.format("bitext", f"{tmp_path} --tsv_columns=1,3"),
+    }
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(["{en}", "{sw}", "{score}"])))
 def test_columns_in_another_order_are_refused(order, tmp_path):
     path = tmp_path / "en-sw.bitextf.tsv.gz"

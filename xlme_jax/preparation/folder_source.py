@@ -15,7 +15,7 @@ import os
 import re
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NoReturn
 
@@ -59,7 +59,6 @@ _log = logging.getLogger(__name__)
 OPTION, VARIABLE = "dir", "TEXT_DIR"
 _OTHER_PARTS = (REMOVED, NOISY, DEV, TEST, EVALUATION)
 _SHOWN_FILES = 5
-_TRIED_TASKS = 20  # Tasks of another source whose first records are read before it is recommended.
 Files = Sequence[FileOfDistribution]
 
 
@@ -188,7 +187,8 @@ class PublicText(Source):
 def explain(config: PrepareConfig) -> list[str]:
     """Returns a line for each file: what it was recognised as, and whether it is read.
 
-    Without a folder, the files are the examples of all distributions.
+    The line of a file of no known distribution says which other source may read it. Without a
+    folder, the files are the examples of all distributions.
 
     Raises:
       DataError: A folder does not exist, or a file is empty or damaged.
@@ -202,7 +202,11 @@ def explain(config: PrepareConfig) -> list[str]:
         survey = distributions.survey(folder)
         lines += [_explanation(file, parts) for file in survey.files]
         lines += [f"{path}: left out, in no language" for path in survey.no_language]
-        lines += [f"{path}: unknown, {reason}" for path, reason in survey.unknown.items()]
+        readable = _other_sources(folder, list(survey.unknown))
+        for path, reason in survey.unknown.items():
+            if path in readable:
+                reason = f"no file of a distribution; {readable[path]} may read it"
+            lines.append(f"{path}: unknown, {reason}")
         lines += [f"{path}: left out, has no text of a corpus" for path in survey.without_text]
     return lines
 
@@ -328,8 +332,8 @@ def _remedy_for_unknown(folder: Path, path: Path, survey: Survey) -> str:
     """
     if any(file.distribution.format for file in survey.files):
         return "move it out of the folder if it is not text to train on (--explain lists all files)"
-    if remedy := _other_source(folder, path):
-        return remedy
+    if source := _other_sources(folder, [path]).get(path):
+        return f"{source} may read it"
     if is_table(path.name):
         return _remedy_for_table(folder, path)
     return (
@@ -338,31 +342,35 @@ def _remedy_for_unknown(folder: Path, path: Path, survey: Survey) -> str:
     )
 
 
-def _other_source(folder: Path, path: Path) -> str:
-    """Returns which other source may read a file, and with which flags; "" if none may.
+def _other_sources(folder: Path, paths: Sequence[Path]) -> dict[Path, str]:
+    """Returns {file: flags of the other sources that may read it}, without files that none may.
 
     Args:
       folder: The folder that the user gives.
-      path: The unknown file in it.
+      paths: Unknown files in it.
     """
+    flags: dict[Path, dict[str, str]] = {path: {} for path in paths}  # By file and source.
     disabled = logging.root.manager.disable
     # Other sources are only tried here, so their warnings would mislead.
     logging.disable(logging.WARNING)
     try:
         for name, tasks_in in _OTHER_SOURCES.items():
-            for directory in dict.fromkeys((folder, path.parent)):
+            for directory in dict.fromkeys((folder, *(path.parent for path in paths))):
                 with contextlib.suppress(ValueError):
-                    if _can_read(name, directory, tasks_in(directory)):
-                        return f"--tasks={name} --{name}_dir={directory} may read it"
-        with contextlib.suppress(ValueError):
-            columns = _columns_of_texts(path)
-            tasks = _tasks_of_pairs(folder, columns)
-            if tasks and _can_read("bitext", folder, tasks, columns):
-                listed = ",".join(map(str, columns))
-                return f"--tasks=bitext --bitext_dir={folder} --tsv_columns={listed} may read it"
+                    for path in _readable(paths, name, directory, tasks_in(directory)):
+                        flags[path].setdefault(name, f"--tasks={name} --{name}_dir={directory}")
+        for path in paths:
+            with contextlib.suppress(ValueError):
+                if flags[path]:
+                    continue
+                columns = _columns_of_texts(path)
+                tasks = _tasks_of_pairs(folder, columns)
+                if _readable([path], "bitext", folder, tasks, columns):
+                    flag = f"--tsv_columns={columns[0]},{columns[1]}"
+                    flags[path]["bitext"] = f"--tasks=bitext --bitext_dir={folder} {flag}"
     finally:
         logging.disable(disabled)
-    return ""
+    return {path: " or ".join(by_source.values()) for path, by_source in flags.items() if by_source}
 
 
 def _remedy_for_table(folder: Path, path: Path) -> str:
@@ -402,20 +410,28 @@ def _columns_of_texts(path: Path) -> tuple[int, int]:
     return first, second
 
 
-def _can_read(
-    name: str, folder: Path, tasks: Sequence[TextTask], columns: tuple[int, int] | None = None
-) -> bool:
-    """Returns whether a source has tasks in a folder whose first records it believes.
+def _readable(
+    paths: Collection[Path],
+    name: str,
+    folder: Path,
+    tasks: Sequence[TextTask],
+    columns: tuple[int, int] | None = None,
+) -> set[Path]:
+    """Returns which of some files a source's tasks in a folder read, and believe the first record.
 
     Raises:
-      ValueError: The source reads a file wrongly, or not at all.
+      ValueError: The source would misread files of the folder.
     """
     shards = [shard for task in tasks for shard in task.splits["train"]]
     files = (file for shard in shards for file in shard.files)
     distributions.check_source(name, folder, files, columns)
-    for task in tasks[:_TRIED_TASKS]:
-        next(task.splits["train"][0].read(ReadReport()), None)
-    return bool(shards)
+    unread = set(paths)
+    for shard in shards:
+        if of_shard := unread & {*shard.files}:
+            with contextlib.suppress(ValueError):
+                next(shard.read(ReadReport()), None)
+                unread -= of_shard
+    return {*paths} - unread
 
 
 def _tasks_of_documents(folder: Path) -> list[TextTask]:
