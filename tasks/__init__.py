@@ -41,6 +41,7 @@ import os
 
 from tasks import analyses, bitext, cc100, cldr, labelled, labelled_tfds, registration, tfds
 from xlme_jax.data.text.held_out import HeldOutText
+from xlme_jax.data.text.reading import joint_listing
 from xlme_jax.preparation import sources as text_sources
 from xlme_jax.preparation.labelled_source import FOLDER_VARIABLE
 from xlme_jax.preparation.prepare_config import PrepareConfig
@@ -50,6 +51,7 @@ __all__ = ["analyses", "bitext", "cc100", "cldr", "labelled", "labelled_tfds", "
 VALIDATION_VARIABLE = "XLME_VALIDATION"
 
 
+@joint_listing()
 def register_from_environment() -> list[str]:
     """Registers the sources and labelled sets that environment variables configure.
 

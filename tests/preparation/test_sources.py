@@ -8,10 +8,12 @@ import pytest
 
 from xlme_jax import api
 from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
 from xlme_jax.preparation import sources
 from xlme_jax.preparation.file_sources import DocumentFolder
+from xlme_jax.preparation.jobs import list_jobs
 from xlme_jax.preparation.prepare_config import PrepareConfig
 
 LINES = {"en": ["One house.", "Two houses.", "Red."], "sw": ["Nyumba moja.", "Nyumba mbili."]}
@@ -166,3 +168,49 @@ def test_a_task_that_is_nearly_a_source_is_named():
     config = PrepareConfig("x", ("bitex",))
     with pytest.raises(ValueError, match="unknown task 'bitex'; did you mean 'bitext'"):
         sources.check(config)
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Returns a folder with text, pairs, a table, and files that no source reads."""
+    (tmp_path / "more").mkdir()
+    for name, lines in LINES.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+        (tmp_path / f"news.en-sw.{name}").write_text(f"{lines[0]}\n")
+        (tmp_path / "more" / f"more.en-sw.{name}").write_text(f"{lines[1]}\n")
+    (tmp_path / "zu.jsonl").write_text('{"text": "Indlu."}\n')
+    (tmp_path / "sw_clean.txt").write_text("notes")
+    (tmp_path / "other").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "listing", [lambda config: list_jobs(config, "0" * 64, api.load_tasks), api.find_text]
+)
+def test_only_files_that_no_source_reads_are_warned_of(listing, mixed, caplog):
+    named = {f"{name}_dir": str(mixed) for name in ("cc100", "bitext")}
+    options = {"table_dir": str(mixed)}
+    config = PrepareConfig(".", ("cc100", "bitext", "table"), options=options, **named)
+    listing(config)
+    said = [record.getMessage() for record in caplog.records if "not read" in record.getMessage()]
+    assert len(said) == 2
+    for line, names in zip(said, [{"other/", "sw_clean.txt"}, {"sw_clean.txt"}]):
+        listed = line.partition("not read: ")[2].partition("; name")[0]
+        assert {part.split(" ")[0] for part in listed.split("), ")} == names, line
+
+
+def test_a_source_alone_warns_of_the_files_of_others(mixed, caplog):
+    together = PrepareConfig(".", ("cc100", "bitext"), cc100_dir=str(mixed), bitext_dir=str(mixed))
+    api.find_text(together)
+    caplog.clear()
+    api.find_text(PrepareConfig(".", ("cc100",), cc100_dir=str(mixed)))
+    assert all(name in caplog.text for name in ("news.en-sw.en", "more/", "zu.jsonl"))
+
+
+def test_text_and_pairs_of_a_held_out_folder_are_not_warned_of(tmp_path, caplog):
+    for name, lines in LINES.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    (tmp_path / "en-sw.tsv").write_text("One house.\tNyumba moja.\n")
+    corpora = held_out.HeldOutText(f"folder:{tmp_path}").folder_corpora()
+    assert len(corpora.documents) == 2 and len(corpora.sources) == 1
+    assert "not read" not in caplog.text

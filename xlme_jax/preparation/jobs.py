@@ -12,7 +12,7 @@ from pathlib import Path
 from xlme_jax.data import prepared
 from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.data.text import held_out
-from xlme_jax.data.text.reading import DataError
+from xlme_jax.data.text.reading import DataError, joint_listing
 from xlme_jax.preparation import dropping, filters, sources, tokenizing
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import Shard, TextTask
@@ -45,7 +45,7 @@ def list_jobs(
     Raises:
       ValueError: A folder or language is missing, or a task cannot be prepared.
     """
-    with keep_listings():
+    with keep_listings(), joint_listing():
         held_out_text = held_out_in(config)
         if held_out_text:
             _write_held_out(config, held_out_text)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from xlme_jax.data.text import text_digests
-from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.data.text.reading import ReadReport, joint_listing
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import (
     duplicates,
@@ -270,6 +270,7 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
     return [measured[task.task] for task in tasks]
 
 
+@joint_listing()
 def _tasks(config: PrepareConfig) -> list[TextTask]:
     """Returns the tasks of all sources; raises ValueError if a task needs SeqIO or labels."""
     selected = [source for source in sources.chosen(config) if not source.needs_seqio]

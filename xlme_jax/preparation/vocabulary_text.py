@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from xlme_jax.data.text.held_out import HeldOutText
+from xlme_jax.data.text.reading import joint_listing
 from xlme_jax.data.vocabulary import VocabularyError
 from xlme_jax.preparation import filters, sources, workers
 from xlme_jax.preparation.prepare_config import PrepareConfig
@@ -25,6 +26,7 @@ _LEAST_SHARE = 0.05
 _log = logging.getLogger(__name__)
 
 
+@joint_listing()
 def find_text(
     config: PrepareConfig, load_seqio: Callable[[], sources.SeqioTasks]
 ) -> list[LanguageText]:

@@ -358,7 +358,9 @@ def _report_unread(
     directory: Path, files: Sequence[Path], sources: Sequence[BitextSource], unit_ids: Path | None
 ) -> None:
     """Logs a warning that lists the files of a folder that belong to no source."""
-    read = {path for source in sources for path in source.paths} | {unit_ids}
+    read = {path for source in sources for path in source.paths}
+    read |= {unit_ids} if unit_ids else set()
+    reading.mark_read(read)
     remedy = "name pairs after their languages, such as news.en-sw.en + news.en-sw.sw"
     names = [path.name for path in files if path not in read]
     reading.report_unread(directory, names, _why_unread, remedy)

@@ -33,7 +33,7 @@ from xlme_jax.data.text.decompression import DataError, read_blocks
 from xlme_jax.data.text.document_files import DocumentFile, discover_text_files
 from xlme_jax.data.text.pair_kinds import BitextSource, read_units
 from xlme_jax.data.text.pair_readers import count_lines, unit_ids_file
-from xlme_jax.data.text.reading import ReadReport, aligned_lines, check_folder
+from xlme_jax.data.text.reading import ReadReport, aligned_lines, check_folder, joint_listing
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
@@ -119,6 +119,7 @@ class Corpora:
         }
 
 
+@joint_listing()
 def find_corpora(
     cc100_dir: str | Path | None = None,
     bitext_dir: str | Path | None = None,
@@ -242,6 +243,7 @@ def corpus_name(source: BitextSource) -> str:
 
 
 @functools.lru_cache(maxsize=8)
+@joint_listing()
 def _validation_folder(path: str, tsv_columns: tuple[int, ...] | None) -> Corpora:
     """Returns the files of `folder:PATH` without reading them.
 

@@ -7,6 +7,7 @@ text is counted in a `ReadReport`. `xlme_jax.data.text.pair_kinds` reads languag
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import itertools
@@ -547,10 +548,42 @@ _TABLES = (".arrow", ".csv", ".json", ".jsonl", ".parquet")
 _REGION_OR_SHARD = re.compile(r"[-_]\d{3}$")
 
 
+_read: set[Path] = set()  # Files that a source reads, and the folders that contain them.
+_deferred: list[tuple[Path, list[str], Callable[[str], str], str]] | None = None
+
+
+@contextlib.contextmanager
+def joint_listing() -> Iterator[None]:
+    """Returns a context, or a decorator, in which the sources of one command list their files.
+
+    What they do not read is reported at its end, without the files that another of them reads.
+    """
+    global _deferred
+    if _deferred is not None:
+        yield
+        return
+    _read.clear()
+    _deferred = []
+    try:
+        yield
+    finally:
+        reports, _deferred = _deferred, None
+        for report in reports:
+            report_unread(*report)
+
+
+def mark_read(paths: Iterable[Path]) -> None:
+    """Leaves files, and the folders that contain them, out of later reports of what is not read."""
+    for path in paths:
+        _read.update((path, *path.parents))
+
+
 def report_unread(
     folder: Path, names: Iterable[str], reason: Callable[[str], str], remedy: str
 ) -> None:
     """Logs a warning, once, that lists the files and folders in `folder` that are not read.
+
+    In a `joint_listing`, it is logged at the end.
 
     Args:
         folder: The folder.
@@ -560,7 +593,14 @@ def report_unread(
             said.
         remedy: What to do if these files are data.
     """
-    names = sorted(name for name in names if not _ABOUT.fullmatch(name))
+    if _deferred is not None:
+        _deferred.append((folder, list(names), reason, remedy))
+        return
+    names = sorted(
+        name
+        for name in names
+        if not _ABOUT.fullmatch(name) and folder / name.rstrip("/") not in _read
+    )
     if names:
         # Not for all names: `reason` looks for the nearest languages, which takes milliseconds.
         reasons = [(name, reason(name)) for name in names[:_MAX_LISTED]]
@@ -670,6 +710,7 @@ def discover_documents(
         return file_languages.why_not(unread[name]) if unread[name] else ""
 
     remedy = "name text after its language, such as sw.txt or sw/"
+    mark_read(itertools.chain.from_iterable(files.values()))
     report_unread(folder, unread, reason, remedy)
     if not files and not may_be_empty:
         tables = table_advice(files_here, "table")

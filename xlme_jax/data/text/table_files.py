@@ -88,6 +88,7 @@ def table_files(source: Path, split: str = TRAIN) -> list[Path]:
             ", ".join(skipped[:20]),
             more,
         )
+    reading.mark_read(chosen)
     return sorted(chosen)
 
 
