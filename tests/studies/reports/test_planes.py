@@ -5,7 +5,7 @@ import pytest
 
 from xlme_jax.evaluation.outcome import Outcome
 from xlme_jax.runs import evaluating
-from xlme_jax.studies.reports import planes
+from xlme_jax.studies.reports import pictures, planes
 
 PNG = b"\x89PNG"
 
@@ -25,6 +25,27 @@ def test_more_languages_than_colours_are_drawn_and_too_few_texts_named():
     assert planes.languages({"en": np.ones((3, 2)), "sw": np.ones((1, 2))}).startswith(PNG)
     with pytest.raises(ValueError, match="there are 2 of 3: give more texts"):
         planes.languages({"en": rows[0, :2]})
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (["el-en"], "the first 24\nof el-en"),
+        (["el-en", "el-ru", "en-ru"], "the first 8\nof el-en, el-ru, en-ru"),
+        (["el-en", "el-ru", "en-ru", "en-sw"], "the first 6\nof each of 4 pairs"),
+    ],
+)
+def test_the_legend_says_which_translations_are_joined(pairs, said, monkeypatch):
+    rows = np.random.default_rng(0).standard_normal((4, 40, 3))
+    figures = []
+    monkeypatch.setattr(pictures, "png", lambda figure: figures.append(figure) or PNG)
+    joined = [tuple(pair.split("-")) for pair in pairs]
+    planes.languages(dict(zip(("en", "ru", "el", "sw"), rows)), "", joined)
+    (legend,) = figures[0].legends
+    assert legend.get_texts()[0].get_text() == f"translations: {said}"
+    assert [line.get_color() for line in figures[0].axes[0].lines].count("#888888") == (
+        len(pairs) * (24 // len(pairs))
+    )
 
 
 def test_evaluate_draws_the_languages_at_the_layer_of_the_centred_readout(monkeypatch):

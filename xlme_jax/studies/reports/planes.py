@@ -66,6 +66,14 @@ def principal_components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return centred @ directions[:2].T, lengths[:2] ** 2 / total
 
 
+def _joined(translations: Sequence[tuple[str, str]], count: int) -> str:
+    """Returns which translations lines join: the first `count` of each pair of languages."""
+    names = ", ".join(map("-".join, translations[:3]))
+    if len(translations) > 3:
+        names = f"each of {len(translations)} pairs"
+    return f"translations: the first {count}\nof {pictures.plain(names, 40)}"
+
+
 def _draw(
     axis: "Axes",
     embeddings: Mapping[str, np.ndarray],
@@ -82,7 +90,7 @@ def _draw(
         sides = np.stack([groups[source][:count], groups[target][:count]])
         lines = axis.plot(sides[..., 0], sides[..., 1], color="#888888", linewidth=0.7, zorder=0)
         if (source, target) == translations[0]:
-            lines[0].set_label("translations")
+            lines[0].set_label(_joined(translations, sides.shape[1]))
     for number, (name, group) in enumerate(groups.items()):
         marker = _MARKERS[number // len(colors) % len(_MARKERS)]
         axis.scatter(
