@@ -34,6 +34,25 @@ def test_of_curves(names):
     check(figure, axis)
 
 
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([1.5, 61.0], ["1", "2", "5", "10", "20", "50", "100"]),
+        ([0.3, 0.3], ["0.2", "0.5"]),
+        ([1.0, 1.0], ["1", "2"]),
+        ([0.0, 0.04, 700.0], ["0.01", "0.1", "1", "10", "100", "1,000"]),
+    ],
+)
+def test_labels_of_a_logarithmic_axis_enclose_the_points(values, labels):
+    line = CurveLine("norm", "norm", "#0072B2", "-", list(enumerate(values)))
+    figure, axis = axes()
+    draw_plot(axis, Plot("Norm", "good: smooth", "norm (logarithmic)", (line,), log=True))
+    figure.canvas.draw()
+    assert [text.get_text() for text in axis.get_yticklabels(which="both")] == labels
+    bottom, top = axis.get_ylim()
+    assert all(bottom <= value <= top for value in values if value > 0)
+
+
 def test_of_results():
     figure, axis = axes()
     for name in NAMES["short"]:

@@ -84,13 +84,32 @@ def draw_plot(axis: "Axes", plot: Plot) -> None:
     axis.spines[["left", "bottom"]].set_color("#bbbbbb")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if plot.log:
-        axis.set_yscale("log")
-    for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-        formatter(_tick_label)
+        _set_log_scale(axis, [value for line in plot.lines for _, value in line.points])
+    axis.yaxis.set_major_formatter(_tick_label)
     if plot.limits:
         axis.set_ylim(*plot.limits)
     if len(labels := axis.get_legend_handles_labels()[1]) > 1:
         _legend_below(axis, columns=2 if max(map(len, labels)) < 32 else 1)
+
+
+def _set_log_scale(axis: "Axes", values: Iterable[float]) -> None:
+    """Makes the vertical axis logarithmic, with a label at each end and all values between them.
+
+    Labels are 1, 2 and 5 times powers of ten; over three decades or more, powers of ten.
+    """
+    axis.set_yscale("log")
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return
+    low, high = min(positive), max(positive)
+    factors = (1, 2, 5) if high < 1000 * low else (1,)
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    bottom = max(tick for tick in ticks if tick <= low)
+    top = min(tick for tick in ticks if tick >= high and tick > bottom)
+    axis.set_yticks([tick for tick in ticks if bottom <= tick <= top])
+    axis.set_yticks([], minor=True)
+    axis.set_ylim(bottom, top)
 
 
 def _legend_below(axis: "Axes", columns: int) -> None:

@@ -205,8 +205,8 @@ _COMMON = {
     ),
     ("grad_norm", "gradient norm"): Plot(
         "Gradient norm, before clipping",
-        "good: settles; spikes are early signs of divergence",
-        "global L2 norm",
+        "good: smooth, even if it rises; spikes are early signs of divergence",
+        "global L2 norm (logarithmic)",
         log=True,
     ),
     ("tokens_per_second", "tokens per second"): Plot(
