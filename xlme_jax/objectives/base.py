@@ -256,6 +256,7 @@ class Diagnostics:
         and its stream and does not change between log lines; the text after it has the values,
         their meaning and a remedy. An untrained model raises every alarm: the loop decides from
         which step to check.
+      exported: name of the exported encoder in the report.
       encoders: {name: encoder}, the encoders that are evaluated in addition to the exported one.
       panels: plots of the report.
       derived: {name: function}, metrics of the report that are computed from logged metrics. Each
@@ -269,6 +270,7 @@ class Diagnostics:
 
     flops: Callable[[Shapes], dict[str, float]]
     alarms: Callable[[Mapping[str, float]], list[str]] = lambda values: []
+    exported: str = "encoder"
     encoders: Mapping[str, EncoderView] = dataclasses.field(default_factory=dict)
     panels: tuple[Panel, ...] = ()
     derived: Mapping[str, Callable[[Mapping[str, float]], float]] = dataclasses.field(

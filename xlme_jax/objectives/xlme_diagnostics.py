@@ -81,6 +81,7 @@ def xlme_diagnostics(
             maskings,
         ),
         alarms=functools.partial(_alarms, vocab_size, tuple(maskings)),
+        exported="discriminator",
         encoders={"generator": generator},
         panels=PANELS + _PANELS,
         derived={"rtd_f1": _f1, "all_replaced_f1": _all_replaced_f1},

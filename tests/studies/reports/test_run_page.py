@@ -211,7 +211,7 @@ def test_readouts_over_layers_are_a_picture_of_their_own(tmp_path, undrawn, monk
     page = write_report(tmp_path).read_text()
     assert drawn == [
         {
-            "encoder": {
+            "discriminator": {
                 ("raw", "trained"): {0: 0.1, 1: 0.2},
                 ("centred", "untrained"): {1: 0.3},
             },

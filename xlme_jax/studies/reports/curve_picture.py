@@ -39,8 +39,12 @@ def draw(plots: Sequence[Plot], title: str = "") -> bytes:
     return png(figure)
 
 
-def draw_readouts(curves: Curves) -> bytes | None:
+def draw_readouts(curves: Curves, exported: str) -> bytes | None:
     """Draws the probe's last accuracies over layers and readouts.
+
+    Args:
+      curves: {metric: [(step, value), ...]}.
+      exported: name of the exported encoder, whose metrics have none.
 
     Returns:
       A PNG file; None if the curves have no finite accuracies of readouts.
@@ -53,7 +57,7 @@ def draw_readouts(curves: Curves) -> bytes | None:
         _, accuracy = curve[-1]
         if math.isfinite(accuracy):
             system = "untrained" if match["untrained"] else "trained"
-            lines = panels.setdefault(match["encoder"] or "encoder", {})
+            lines = panels.setdefault(match["encoder"] or exported, {})
             line = lines.setdefault((match["readout"], system), {})
             line[int(match["layer"])] = accuracy
     if not panels:

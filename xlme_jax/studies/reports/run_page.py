@@ -68,7 +68,7 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     curves = with_derived(read_metrics(model_dir / METRICS_FILE), diagnostics)
     panels = plots(curves, diagnostics)
     picture = draw(panels, title=model_dir.resolve().name)
-    readouts = draw_readouts(curves)
+    readouts = draw_readouts(curves, diagnostics.exported)
     path = model_dir / REPORT_HTML
     with naming_file(path):
         (model_dir / REPORT_PNG).write_bytes(picture)
