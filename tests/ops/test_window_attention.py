@@ -29,8 +29,20 @@ def hidden_outside(length, window):
     return np.broadcast_to(bias, (HEADS, 2 * length))
 
 
+@pytest.mark.parametrize(("length", "window"), [(40, 5), (33, 8), (20, 30)])
+def test_values_and_gradients_are_those_of_hidden_keys(length, window):
+    """Blocks that divide the row, blocks that do not, and a row within one window."""
+    compare_with_hidden_keys(0, length, window)
+
+
+@pytest.mark.slow
 @given(seed=st.integers(0, 99), length=st.integers(8, 40), window=st.integers(1, 30))
-def test_values_and_gradients_are_those_of_hidden_keys(seed, length, window):
+def test_windows_of_any_shape_are_hidden_keys(seed, length, window):
+    compare_with_hidden_keys(seed, length, window)
+
+
+def compare_with_hidden_keys(seed, length, window):
+    """Asserts that blocks have the values and gradients of attention to all but hidden keys."""
     q, k, v, segments = draw(seed, length)
     bias = hidden_outside(length, window)
 

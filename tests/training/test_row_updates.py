@@ -85,7 +85,7 @@ def assert_close(states):
 
 @pytest.mark.parametrize(
     ("micro_batches", "rule"),
-    tiny.slow_except([(1, AdamW()), (4, Muon())], itertools.product((1, 4), (AdamW(), Muon()))),
+    tiny.slow_except([(1, AdamW())], itertools.product((1, 4), (AdamW(), Muon()))),
 )
 def test_lazy_steps_are_adams_where_each_batch_has_the_same_tokens(micro_batches, rule):
     tokens = np.random.default_rng(7).integers(0, VOCABULARY, ROWS * LENGTH)

@@ -135,6 +135,7 @@ def test_points_of_a_trunk_that_fails_fail(tmp_path, monkeypatch):
     assert [run["runs"][0]["status"] for run in runs] == ["failed", "finished"]
 
 
+@pytest.mark.slow
 def test_runs_with_trunks_have_the_bits_of_runs_alone(tmp_path, tiny_data):
     """A sweep over two lengths."""
     flags = [*tiny.flags("MODEL", tiny_data, **WSD), "--grid=TRAIN_STEPS=8,12"]
