@@ -2,7 +2,8 @@
 
     python benchmarks/late_languages.py --runs=runs/late
 
-RUNS has a folder for each encoder, with the trunk's run and a sweep for each end. Retrieval is
+RUNS has a folder for each encoder, with the trunk's run, a sweep for each end, and the runs that
+were fine-tuned on parts of speech in English, `pos/END_SEED`. Retrieval is
 centred, at the layer that is best on held-out pairs. The layer of the AER of one language pair is
 the best one of the others. Of XLM-E, discriminator and generator have a row each.
 """
@@ -31,6 +32,7 @@ ROWS = {
 }
 LATE, EARLY = ("es", "bg"), ("fr", "ru")
 ALIGNED = {"en-es_xlwa_dev": "es", "en-bg_xlwa_dev": "bg", "en-fr": "fr"}
+TRANSFER = {"en": "POS en", "es": "POS es"}
 Figures = dict[str, float]
 Rows = dict[str, dict[str, list[Figures]]]  # {encoder: {row: figures of each seed}}
 
@@ -44,9 +46,11 @@ def main() -> None:
     parser.add_argument("--picture", default="docs/lab/late_languages.png")
     options = parser.parse_args()
     rows = {encoder: read(Path(options.runs) / encoder) for encoder in ENCODERS}
-    print(table(rows))
+    print(table(rows, [*columns()]))
+    tuned = {encoder: transfer(Path(options.runs) / encoder / "pos") for encoder in ENCODERS}
+    print(table(tuned, list(TRANSFER.values())))
     draw(rows).savefig(options.picture)
-    machine.write(options.output, machine.describe("jax") | {"seeds": rows})
+    machine.write(options.output, machine.describe("jax") | {"seeds": rows, "transfer": tuned})
 
 
 def read(folder: Path) -> dict[str, list[Figures]]:
@@ -57,6 +61,21 @@ def read(folder: Path) -> dict[str, list[Figures]]:
         for run in sorted(folder.glob(f"{pattern}/evaluation/*/results.json")):
             of_system = [x for x in results.read(run).results if x.system == system]
             rows.setdefault(row, []).append(figures(of_system))
+    return rows
+
+
+def transfer(folder: Path) -> dict[str, list[Figures]]:
+    """Returns {end: figures of each seed} of the runs that were fine-tuned in English."""
+    rows: dict[str, list[Figures]] = {}
+    for end in dict.fromkeys(end for end, _ in ROWS.values()):
+        for run in sorted(folder.glob(f"{end}_*/evaluation/*/results.json")):
+            accuracy = {
+                x.language: x.value
+                for x in results.read(run).results
+                if (x.system, x.metric) == ("model", "token_accuracy")
+            }
+            named = {name: accuracy[code] for code, name in TRANSFER.items()}
+            rows.setdefault(end, []).append(named)
     return rows
 
 
@@ -100,9 +119,8 @@ def number(value: float) -> str:
     return f"{value:.3f}".removeprefix("0")
 
 
-def table(rows: Rows) -> str:
-    """Returns means and standard deviations over seeds, in Markdown."""
-    names = [*columns()]
+def table(rows: Rows, names: Sequence[str]) -> str:
+    """Returns means and standard deviations over seeds of some columns, in Markdown."""
     lines = [f"| encoder | end | seeds | {' | '.join(names)} |", "|---" * (len(names) + 3) + "|"]
     for encoder, ends in rows.items():
         for end, seeds in ends.items():
