@@ -519,7 +519,7 @@ def test_the_commands(raw, tmp_path):
     dataset = PreparedDataset.load(output)
     assert dataset.vocabulary_size == 110
     assert shlex.split(dataset.command) == ["python", "-m", "xlme_jax.prepare", *arguments]
-    training = f"laptop_xlm.gin --gin.DATA_DIR={output} --gin.MODEL_DIR=runs/out '--gin.Train.eval"
+    training = f"laptop_xlm.gin --gin.DATA_DIR={output} --gin.MODEL_DIR=runs/out --gin.TRAIN_STEPS="
     assert done.stdout.startswith("Next: ") and training in done.stdout
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr and "train_vocabulary" in failed.stderr

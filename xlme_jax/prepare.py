@@ -81,6 +81,8 @@ from xlme_jax.preparation.source_types import setting
 from xlme_jax.storage.paths import as_path
 from xlme_jax.validation import shell
 
+_FIRST_STEPS = 8_500  # About 40 minutes on 2 CPU cores.
+
 flags.adopt_module_key_flags(source_flags)
 flags.adopt_module_key_flags(worker_flags)
 flags.DEFINE_string("output", "", "Folder of the prepared data set.")
@@ -196,6 +198,7 @@ def _next_command(output: str, table: Sequence[prepared.TaskInfo]) -> str:
         return ""
     words = ["--gin_file=gin_configs/runs/laptop_xlm.gin", f"--gin.DATA_DIR={output}"]
     words.append(f"--gin.MODEL_DIR=runs/{as_path(output).name}")
+    words.append(f"--gin.TRAIN_STEPS={_FIRST_STEPS}")  # Those of docs/guide/own_text.md.
     has_pairs = ("bitext", "train") in kinds
     if not has_pairs:
         words += ["--gin.XLM.translation_pairs=False", "--gin.Train.stop_rules=()"]

@@ -185,6 +185,8 @@ def test_the_nearest_languages_are_named():
     for word in ("sw_clean", "swahili", "Swahilli", "swh_Latn_removed"):
         with pytest.raises(ValueError, match=r"nearest: sw \(Swahili\)"):
             languages.canonical(word)
+    with pytest.raises(ValueError, match=r"nearest: cs \(Czech\)"):
+        languages.canonical("cz")  # The code of a country.
 
 
 def test_scripts_and_names():

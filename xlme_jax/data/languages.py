@@ -258,13 +258,18 @@ def english_name(code: str) -> str:
 
 
 def nearest(code: str, count: int = 3) -> list[Language]:
-    """Returns the languages that a code or a name may mean, the most likely first."""
+    """Returns the languages that a code or a name may mean, the most likely first.
+
+    A code that is no language's may be a country's, whose language comes first: "cz" is Czech.
+    """
     parts = re.split(r"[\W_]+", code.lower())
     prefixes = ["-".join(parts[:end]) for end in range(len(parts), 0, -1)]
     names = _codes_of_names()
     close = difflib.get_close_matches(code.lower(), names, n=count, cutoff=0.8)
     codes = difflib.get_close_matches(parts[0], XLMR, n=count, cutoff=0.6)
-    candidates = [find(text) for text in [*prefixes, *(names[name] for name in close), *codes]]
+    country = _cldr("likely_subtags").get(f"und_{code.upper()}", "").split("_")[:1]
+    texts = [*prefixes, *country, *(names[name] for name in close), *codes]
+    candidates = [find(text) for text in texts]
     return list(dict.fromkeys(filter(None, candidates)))[:count]
 
 

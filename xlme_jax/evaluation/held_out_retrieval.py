@@ -200,6 +200,11 @@ def choose_layers(
     return {key: number for key, (_, number) in best.items()}
 
 
+def selected_among(task: str, results: Sequence[Result]) -> int:
+    """Returns the number of layers of which a task's own texts select the best: 1 if others do."""
+    return len({row.layer for row in results if row.task == task}) if task == TASK else 1
+
+
 def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str, float]:
     """Returns headline entries: a task's mean accuracy with each readout, at the readout's layer.
 

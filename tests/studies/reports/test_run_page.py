@@ -119,8 +119,8 @@ def test_the_page_begins_with_a_sentence_and_the_next_command(tmp_path, undrawn,
     with caplog.at_level("INFO"):
         page = write_report(tmp_path).read_text()
     sentence = (
-        "retrieval (raw, layer 1), accuracy@1 0.080: above the untrained encoder (0.010) and "
-        "chance (0.002)."
+        "retrieval (raw, layer 1), accuracy@1 0.080: above the untrained encoder (0.010; among 500 "
+        "candidates, up to 0.019 may be noise) and chance (0.002)."
     )
     assert sentence in page and sentence in caplog.text
     assert "xlme_jax.evaluate --tasks=held_out_retrieval --checkpoint=" in caplog.text

@@ -1,5 +1,7 @@
 """The sentence on a figure beside its baselines."""
 
+import dataclasses
+
 import pytest
 
 from xlme_jax.studies.reports.verdict import ComparedFigure, next_command, of_retrieval, share
@@ -10,7 +12,11 @@ UNTRAINED = "the untrained encoder"
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (0.68, "above the untrained encoder (0.0087) and chance (0.002)"),
+        (
+            0.68,
+            "above the untrained encoder (0.0087; among 500 candidates, up to 0.017 may be noise) "
+            "and chance (0.002)",
+        ),
         # Two standard errors of .0087 in 500 trials are .0083.
         (
             0.014,
@@ -28,16 +34,29 @@ UNTRAINED = "the untrained encoder"
             "not above the untrained encoder (0.0087) or chance (0.002; among 500 candidates, up "
             "to 0.006 may be noise) yet",
         ),
-        (0.0172, "above the untrained encoder (0.0087) and chance (0.002)"),
+        (
+            0.0172,
+            "above the untrained encoder (0.0087; among 500 candidates, up to 0.0170 may be noise) "
+            "and chance (0.002)",
+        ),
         (0.002, "not above the untrained encoder (0.0087) or chance (0.002) yet"),
         (float("nan"), "not above the untrained encoder (0.0087) or chance (0.002) yet"),
     ],
 )
 def test_a_share_is_above_if_chance_does_not_explain_it(value, said):
     figure = ComparedFigure("retrieval", value, {UNTRAINED: 0.0087, "chance": 0.002}, trials=500)
-    text = "0.0168" if value == 0.0168 else share(value)  # 0.017 would contradict "up to 0.0170".
+    text = str(value) if value in (0.0168, 0.0172) else share(value)  # Else equal to "up to 0.017".
     assert figure.sentence == f"retrieval {text}: {said}."
     assert figure.is_above == said.startswith("above")
+
+
+def test_the_best_of_several_layers_must_be_further_above():
+    """Bonferroni: 4 layers take 2.53 standard errors of .173 in 75 trials instead of 2."""
+    figure = ComparedFigure("x", 0.273, {UNTRAINED: 0.173}, trials=75)
+    assert figure.is_above
+    figure = dataclasses.replace(figure, choices=4)
+    assert not figure.is_above
+    assert "the best of 4 layers among 75 candidates, up to 0.284 may be noise" in figure.sentence
 
 
 def test_other_figures_are_above_if_they_are_larger():

@@ -52,7 +52,8 @@ def next_command(checkpoint: str, step: int | None, outcomes: Sequence[Outcome])
         measure = measures.of_task(task)
         if measure is None or not measure.about.by_readout:
             continue
-        figure = verdict.of_retrieval(task, outcome.headline)
+        among = held_out_retrieval.selected_among(task, outcome.results)
+        figure = verdict.of_retrieval(task, outcome.headline, among)
         if figure and step:
             return verdict.next_command(str(run), step, figure, "demo")
     return ""
@@ -84,7 +85,8 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
     if by_direction := list(_by_direction(task, outcome, layers)):
         yield ""
         yield from by_direction
-    if figure := verdict.of_retrieval(task, headline):
+    among = held_out_retrieval.selected_among(task, outcome.results)
+    if figure := verdict.of_retrieval(task, headline, among):
         yield ""
         yield figure.sentence
         if task == held_out_retrieval.TASK and layers and layer is None:

@@ -3,12 +3,13 @@
 import dataclasses
 import math
 import shlex
+import statistics
 from collections.abc import Mapping
 
 from xlme_jax.training.metrics import retrieval_name
 
-# A share counts as above a baseline from so many standard errors of the baseline on.
-_ERRORS = 2.0
+# A share counts as above a baseline if chance exceeds it as rarely as two standard errors.
+_CHANCE = 1 - statistics.NormalDist().cdf(2.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +22,14 @@ class ComparedFigure:
       baselines: {name: value to beat}, such as "the untrained encoder" and "chance".
       trials: number of trials of which the values are shares; infinite for other figures, which are
         above a baseline if they are larger.
+      choices: number of figures of these trials of which the value is the best (Bonferroni).
     """
 
     name: str
     value: float
     baselines: Mapping[str, float]
     trials: float = math.inf
+    choices: int = 1
 
     @property
     def is_above(self) -> bool:
@@ -38,24 +41,24 @@ class ComparedFigure:
         """The figure, its baselines and whether it is above them.
 
         Such as "retrieval 0.011: not above the untrained encoder (0.0087; among 500 candidates,
-        up to 0.017 may be noise) yet, but above chance (0.002)." The limit is two standard errors
-        above the baseline, and is said of a figure between both.
+        up to 0.017 may be noise) yet, but above chance (0.002)." The limit, two standard errors
+        above the baseline and more for the best of several figures, is said of the untrained
+        encoder, and of any baseline if the figure lies between both.
         """
         above: list[str] = []
         below: list[str] = []
         value = share(self.value)
         for name, baseline in self.baselines.items():
-            if self._exceeds(baseline):
-                above.append(f"{name} ({share(baseline)})")
-            elif self.value > baseline:
-                limit = self._least(baseline)
-                up_to = share(limit)
-                if up_to == value:
-                    value, up_to = f"{self.value:.4f}", f"{limit:.4f}"
-                errors = f"among {self.trials:,.0f} candidates, up to {up_to} may be noise"
-                below.append(f"{name} ({share(baseline)}; {errors})")
-            else:
-                below.append(f"{name} ({share(baseline)})")
+            limit = self._least(baseline)
+            up_to = share(limit)
+            if up_to == value and self.value != limit:
+                value, up_to = f"{self.value:.4f}", f"{limit:.4f}"
+            layers = f"the best of {self.choices} layers " if self.choices > 1 else ""
+            noise = f"{layers}among {self.trials:,.0f} candidates, up to {up_to} may be noise"
+            is_above = self._exceeds(baseline)
+            is_clear = (is_above and name == "chance") or math.isinf(self.trials)
+            said = f"; {noise}" if self.value > baseline and not is_clear else ""
+            (above if is_above else below).append(f"{name} ({share(baseline)}{said})")
         parts = [f"not above {' or '.join(below)} yet"] if below else []
         if above:
             parts.append(f"{'but ' if below else ''}above {' and '.join(above)}")
@@ -67,7 +70,7 @@ class ComparedFigure:
     def _least(self, baseline: float) -> float:
         """Returns the largest figure that chance explains where a baseline is the truth."""
         error = math.sqrt(max(baseline * (1 - baseline), 0.0) / self.trials)
-        return baseline + _ERRORS * error
+        return baseline + statistics.NormalDist().inv_cdf(1 - _CHANCE / self.choices) * error
 
 
 def share(value: float) -> str:
@@ -75,7 +78,9 @@ def share(value: float) -> str:
     return f"{value:.2g}" if 0 < value < 0.0095 else f"{value:.3f}"
 
 
-def of_retrieval(task: str, headline: Mapping[str, float]) -> ComparedFigure | None:
+def of_retrieval(
+    task: str, headline: Mapping[str, float], layers: int = 1
+) -> ComparedFigure | None:
     """Returns a task's retrieval by centred cosines, or else by cosines; None without either.
 
     It is that of the layer that was selected for the readout, if one was.
@@ -83,6 +88,7 @@ def of_retrieval(task: str, headline: Mapping[str, float]) -> ComparedFigure | N
     Args:
       task: task of a measure whose `About.by_readout` is set.
       headline: headline of its outcome, as `runs.evaluating.evaluate` completes it.
+      layers: number of layers of which these texts selected the best.
     """
     prefixes = [f"{task}/{readout}/layer_" for readout in ("centred", "raw")]
     chosen = (n for p in prefixes for n in headline if n.startswith(p) and not n.endswith(")"))
@@ -100,7 +106,8 @@ def of_retrieval(task: str, headline: Mapping[str, float]) -> ComparedFigure | N
     if chance > 0:
         baselines["chance"] = chance
     label = f"{retrieval_name(readout, task.replace('held_out_', 'held-out '))}, accuracy@1"
-    return ComparedFigure(label, headline[name], baselines, 1 / chance if chance > 0 else math.inf)
+    trials = 1 / chance if chance > 0 else math.inf
+    return ComparedFigure(label, headline[name], baselines, trials, layers)
 
 
 def next_command(run: str, steps: int, figure: ComparedFigure, command: str) -> str:
