@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import logging
+import re
 
 import flax.linen as nn
 import jax
@@ -94,6 +96,15 @@ def test_what_is_logged_evaluated_and_saved_when(tmp_path, mesh):
     for line in found[1:]:
         assert {"loss", "learning_rate", "grad_norm", "monolingual/error"} <= line.keys()
     assert {int(path.name) for path in (tmp_path / "checkpoints").iterdir()} == {8, 10, 11}
+
+
+def test_the_first_step_of_a_start_says_when_the_next_line_follows(tmp_path, mesh, caplog):
+    caplog.set_level(logging.INFO, "xlme_jax.training.loop")
+    run(tmp_path, mesh)
+    (said,) = [text for *_, text in caplog.record_tuples if text.startswith("Step ")]
+    assert re.fullmatch(
+        r"Step 1 done: \d+ s with compiling; the next line is that of step 3\.", said
+    )
 
 
 def test_two_evaluators_with_the_same_metric_are_refused(tmp_path, mesh):

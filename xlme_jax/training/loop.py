@@ -6,6 +6,7 @@
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -131,6 +132,7 @@ def _steps(
         _log.info("Compiling the train step.")
     else:
         _log.info("Nothing to do: the run in %s already has %d steps.", run.model_dir, step)
+    start, began = step, time.monotonic()
     pending: tuple[int, Metrics, Tasks] | None = None
     with Profile(config.profile_steps, journal.trace_folder()) as profile:
         while step < run.steps.stop and not journal.best.is_over():
@@ -141,6 +143,11 @@ def _steps(
                 state, metrics = train_step(state, batch)
             step += 1
             profile.end(step, metrics)
+            if step == start + 1:
+                jax.block_until_ready(metrics)
+                line = next(s for s in range(step, config.train_steps + 1) if journal.is_due(s))
+                text = "Step %d done: %.0f s with compiling; the next line is that of step %d."
+                _log.info(text, step, time.monotonic() - began, line)
             if pending is not None:  # One step late, so that the device never waits for the host.
                 journal.add(*pending)
             left_out: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
