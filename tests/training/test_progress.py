@@ -134,6 +134,7 @@ def test_line_holds_everything_a_person_asks_for():
         "loss": 12.345678,
         "monolingual/mlm_loss": 5.4321,
         "monolingual/rtd_loss": 0.12345,
+        "monolingual/weight": 0.2,
         "bitext/mlm_loss": 4.321,
         "bitext/rtd_loss": 0.23456,
         "probe/retrieval_accuracy": 0.0261,
@@ -142,7 +143,8 @@ def test_line_holds_everything_a_person_asks_for():
         "probe/retrieval_layer/centred": 1.0,
     }
     assert format_line(4, 100, values, throughput) == (
-        "step 4/100 (4%) | loss 12.35 | monolingual mlm 5.43 rtd 0.123 | bitext mlm 4.32 rtd 0.235"
+        "step 4/100 (4%) | loss 12.35 | monolingual (× 0.2) mlm 5.43 rtd 0.123 | bitext mlm 4.32"
+        " rtd 0.235"
         " | held-out retrieval (centred, layer 1) 0.026 (untrained 0.012, chance 0.002)"
         " | 7,000 tokens/s | MFU 25.0% | 1m36s left"
     )

@@ -258,7 +258,9 @@ def _losses(values: Mapping[str, float]) -> list[str]:
             if name.rpartition("/")[0] == stream and name.endswith("_loss")
         }
         text = " ".join(f"{kind} {value:.3g}" for kind, value in losses.items())
-        parts.append(f"{stream} {text}".strip())
+        weight = values.get(f"{stream}/weight", 1.0)  # Logged unless it is 1.
+        factor = f" (× {weight:.3g})" if weight != 1 else ""
+        parts.append(f"{stream}{factor} {text}".strip())
     return parts
 
 
