@@ -34,6 +34,20 @@ def test_of_curves(names):
     check(figure, axis)
 
 
+@pytest.mark.parametrize("count", [2, 50])
+def test_a_handle_shows_the_whole_pattern_of_each_style(count):
+    points = [(step, float(step)) for step in range(count)]
+    styles = ("-", "--", ":", "-.")
+    lines = tuple(CurveLine(style, style, "#0072B2", style, points) for style in styles)
+    figure, axis = axes()
+    draw_plot(axis, Plot("Accuracy", "good: rises", "share", lines, smooth=False))
+    figure.canvas.draw()
+    legend = axis.get_legend()
+    for line in legend.get_lines()[1:]:
+        _, dashes = line._dash_pattern  # Points.
+        assert sum(dashes) <= legend.handlelength * legend._fontsize
+
+
 @pytest.mark.parametrize(
     ("values", "labels"),
     [

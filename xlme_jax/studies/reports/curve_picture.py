@@ -126,6 +126,7 @@ def _legend_below(axis: "Axes", columns: int) -> None:
     axis.legend(
         fontsize=8,
         ncols=columns,
+        handlelength=4.5,  # In a short one, "-." looks like "--".
         frameon=False,
         loc="upper left",
         bbox_to_anchor=(0, 0),
@@ -140,16 +141,19 @@ def _draw_line(axis: "Axes", line: CurveLine, smooth: bool) -> None:
     label = plain(line.label, 45)
     color = line.color
     style = line.style
+    dashes = (0, (6, 2, 1, 2, 1, 2)) if style == "-." else style
     steps, values = [step for step, _ in subset], [value for _, value in subset]
     if len(steps) <= FEW:
         # Baselines, in dashed or dotted grey, are constant and need no markers.
         marker = "" if color == NEUTRAL and style != "-" and len(steps) > 1 else "o"
-        axis.plot(steps, values, style, color=color, label=label, marker=marker, markersize=3)
+        axis.plot(
+            steps, values, linestyle=dashes, color=color, label=label, marker=marker, markersize=3
+        )
         return
     if smooth:
         axis.plot(steps, values, "-", color=color, alpha=0.18, linewidth=1)
         values = _rolling_mean(values, max(len(values) // 40, 3))
-    axis.plot(steps, values, style, color=color, label=label, linewidth=1.7)
+    axis.plot(steps, values, linestyle=dashes, color=color, label=label, linewidth=1.7)
 
 
 def _tick_label(value: float, position: float | None = None) -> str:
