@@ -431,10 +431,13 @@ def test_a_bare_path_reaches_the_configuration():
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ("--TRAIN_STEPS=2", r"'TRAIN_STEPS'\. Did you mean --gin\.TRAIN_STEPS=2\?"),
+        ("--TRAIN_STEPS=2", r"Unknown flag --TRAIN_STEPS\. Did you mean --gin\.TRAIN_STEPS=2\?"),
         ("--Loop.seed=2", r"Did you mean --gin\.Loop\.seed=2\?"),
         ("--checkpoint=runs/a", r"Did you mean --gin\.INIT_FROM=runs/a\?"),
-        ("--num_processed=2", r"Did you mean --num_processes\?"),
+        ("--num_processed=2", r"Did you mean --num_processes or --process_id\?"),
+        ("--ginfile=x", r"Unknown flag --ginfile\. Did you mean --gin_file\?\n--help lists"),
+        ("--process=1", r"Did you mean --process_id or --num_processes\?"),
+        ("--zebra=1", r"Unknown flag --zebra\.\n--help lists"),
     ],
 )
 def test_an_unknown_flag_says_what_was_meant(argument, said):

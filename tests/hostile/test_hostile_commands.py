@@ -34,7 +34,7 @@ def test_train_with_a_file_that_includes_itself_and_an_unknown_flag(tmp_path):
     path.write_text(f"include '{path}'\n")
     mistakes = {
         f"ConfigError: {path}: includes itself; remove one `include`.": f"--gin_file={path}",
-        "UnrecognizedFlagError: Unknown command line flag 'gin_fiel'": "--gin_fiel=x.gin",
+        "UnrecognizedFlagError: Unknown flag --gin_fiel. Did you mean --gin_f": "--gin_fiel=x.gin",
     }
     results = tiny.run_each("train", *([flag] for flag in mistakes.values()))
     for message, done in zip(mistakes, results, strict=True):

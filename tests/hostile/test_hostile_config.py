@@ -209,10 +209,10 @@ def parse(monkeypatch, capsys):
 def test_nasty_flags(parse):
     assert not parse([])
     assert not parse(["--languages=en,ru", "--cldr_pairs=3"])
-    assert "Unknown command line flag 'langauges'" in parse(["--langauges=en"])
+    assert "Unknown flag --langauges." in parse(["--langauges=en"])
     assert "invalid literal for int" in parse(["--cldr_pairs=many"])
     assert "Missing value for flag" in parse(["--gin_file"])
-    assert "Unknown command line flag 'gin.SEED'" in parse(["--gin.SEED"])
+    assert "Unknown flag --gin.SEED. Did you mean --gin.SEED=VALUE?" in parse(["--gin.SEED"])
     assert "no file defines it" in parse([f"--gin_file={TINY}", "--gin.SED=3"])
     assert "x.gin: Unable to open" in parse(["--gin_file=x.gin"])
     assert "flagfile" in parse(["--flagfile=/no/such/file"])

@@ -1,6 +1,7 @@
 """Texts of `--help` and of errors in flags; imports JAX only for a list of the configurables."""
 
 import dataclasses
+import difflib
 import inspect
 import re
 import sys
@@ -11,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from absl import flags
 
 from xlme_jax.configuration import registry
-from xlme_jax.configuration.references import suggestion
 from xlme_jax.configuration.user_errors import is_output_closed
 from xlme_jax.configuration.values import type_name
 
@@ -56,29 +56,30 @@ def _settings() -> str:
 def explained(error: Exception, reads_gin: bool) -> str:
     """Returns the message for flags that cannot be parsed."""
     if isinstance(error, flags.UnrecognizedFlagError):
-        meant = _meant(error.flagname, error.flagvalue, reads_gin)
-        return f"Unknown command line flag {error.flagname!r}.{meant}" if meant else f"{error}."
+        return f"Unknown flag --{error.flagname}.{_meant(error, reads_gin)}"
     if missing := _NO_VALUE.search(str(error)):
         flag = flags.FLAGS[missing[1]]
         return f"--{flag.name}=... is missing: {_one_line(flag.help)}"
     return str(error)
 
 
-def _meant(name: str, argument: str | None, reads_gin: bool) -> str:
-    """Returns a suggestion for an unknown flag in an argument, with a space before it."""
-    value = (argument or "").partition("=")[2]
+def _meant(error: flags.UnrecognizedFlagError, reads_gin: bool) -> str:
+    """Returns a suggestion for an unknown flag, with a space before it; "" if there is none."""
+    name = error.flagname.removeprefix("gin.")
+    value = (error.flagvalue or "").partition("=")[2]
     macro = _MACROS.get(name, name.upper())
     field = name.split("/")[-1].split(".")[0]
     if reads_gin and (macro in registry.MACROS or field in registry.CONFIGURABLES):
         meant = macro if macro in registry.MACROS else name
         return f" Did you mean --gin.{meant}={value or 'VALUE'}?"
-    if name.startswith("gin"):
-        return " This command reads no gin files." if not reads_gin else ""
+    if error.flagname.startswith("gin") and not reads_gin:
+        return " This command reads no gin files."
     names = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
     if (flag := _FLAGS.get(name)) in names:
         return f" Did you mean --{flag}={value or '...'}?"
-    text = suggestion(name, names)
-    return text.replace("mean ", "mean --") if "mean" in text else ""
+    names += ["gin_file", "gin_bindings"] if reads_gin else []
+    close = difflib.get_close_matches(name, sorted(set(names)), n=3)
+    return f" Did you mean {' or '.join(f'--{flag}' for flag in close)}?" if close else ""
 
 
 def _of_flags(title: str, entries: Iterable[flags.Flag]) -> str:
