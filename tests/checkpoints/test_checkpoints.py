@@ -76,7 +76,7 @@ def test_an_unfinished_checkpoint_does_not_count(run_folder):
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"BRANCH_FROM or .* has no checkpoint; pass the"):
+    with pytest.raises(ValueError, match=r"^'[^']*' has no checkpoint; pass the .*BRANCH_FROM"):
         checkpoint_of(tmp_path)
     (tmp_path / "first").mkdir()
     with pytest.raises(ValueError, match=r"does not exist \(did you mean '.*/first'\?\)"):

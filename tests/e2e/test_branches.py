@@ -92,7 +92,7 @@ def test_a_run_that_is_no_branch_is_not_replaced(tiny_data, trunk, alone):
 
 
 def test_a_missing_trunk_is_refused(tmp_path, tiny_data):
-    with pytest.raises(ValueError, match=r"BRANCH_FROM.*does not exist"):
+    with pytest.raises(ValueError, match=r"none' does not exist; .*BRANCH_FROM"):
         run(tmp_path / "run", tiny_data, **{**WSD, "BRANCH_FROM": str(tmp_path / "none")})
     assert not (tmp_path / "run").exists()
 
@@ -103,6 +103,6 @@ def test_two_processes_branch_together(tmp_path, tiny_data, trunk):
     outputs = tiny.train_in_two_processes(*tiny.flags(tmp_path, tiny_data, **bindings))
     assert all("Resuming from the checkpoint of step 8" in output for output in outputs)
     assert sorted(saved_steps(tmp_path / FOLDER)) == [8, 12]
-    with pytest.raises(AssertionError, match=r"BRANCH_FROM or --checkpoint\) does not exist"):
+    with pytest.raises(AssertionError, match=r"none' does not exist; pass the"):
         bindings["BRANCH_FROM"] = str(tmp_path / "none")
         tiny.train_in_two_processes(*tiny.flags(tmp_path / "other", tiny_data, **bindings))

@@ -93,8 +93,8 @@ def checkpoint_of(run: Path) -> Path:
     if not (steps := saved_steps(folder)):
         problem = "has no checkpoint" if run.exists() else f"does not exist{_suggestion(run)}"
         raise ValueError(
-            f"{str(run)!r} (INIT_FROM, Teacher.checkpoint, BRANCH_FROM or --checkpoint) {problem}; "
-            f"pass the MODEL_DIR of a run, or one of its {FOLDER}/STEP folders."
+            f"{str(run)!r} {problem}; pass the MODEL_DIR of a run, or one of its {FOLDER}/STEP "
+            "folders (commands: as INIT_FROM, Teacher.checkpoint, BRANCH_FROM or --checkpoint)."
         )
     best = read_best(run)
     step = next(iter(best.values()))[0] if best else max(steps)
