@@ -67,15 +67,16 @@ def read(folder: Path) -> dict[str, list[Figures]]:
 def transfer(folder: Path) -> dict[str, list[Figures]]:
     """Returns {end: figures of each seed} of the runs that were fine-tuned in English."""
     rows: dict[str, list[Figures]] = {}
-    for end in dict.fromkeys(end for end, _ in ROWS.values()):
+    ends = {end: row.split(",")[0] for row, (end, _) in ROWS.items() if row != "untrained"}
+    for end, name in ends.items():
         for run in sorted(folder.glob(f"{end}_*/evaluation/*/results.json")):
             accuracy = {
                 x.language: x.value
                 for x in results.read(run).results
                 if (x.system, x.metric) == ("model", "token_accuracy")
             }
-            named = {name: accuracy[code] for code, name in TRANSFER.items()}
-            rows.setdefault(end, []).append(named)
+            row = {column: accuracy[code] for code, column in TRANSFER.items()}
+            rows.setdefault(name, []).append(row)
     return rows
 
 
