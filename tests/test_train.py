@@ -43,7 +43,7 @@ OF_EACH_RUN = [
     ("Mesh.fsdp = -1", r"at most one may be -1"),
     ("bitext/PairStream.tasks = ('en-xx',)", r"'en-xx' matches none of the 3 bitext tasks"),
     ("Train.evaluators = (@RetrievalProbe(),)", r"RetrievalProbe.* 128 tokens"),
-    ("INIT_FROM = '/no/such/run'", r"/no/such/run.*INIT_FROM.*does not exist"),
+    ("INIT_FROM = '/no/such/run'", r"/no/such/run.*does not exist.*INIT_FROM"),
 ]
 # By what a system says of its streams and its encoder.
 OF_EACH_SYSTEM = [
