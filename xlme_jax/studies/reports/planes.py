@@ -1,5 +1,6 @@
 """Texts of several languages in the plane of their first two principal components."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def languages(
     _draw(left, vectors, translations, "as they are")
     _draw(right, centred, translations, "each language's mean subtracted")
     figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize=8)
-    figure.supxlabel(note, fontsize=9)
+    figure.supxlabel(textwrap.fill(note, 130), fontsize=9)
     return pictures.png(figure)
 
 
