@@ -202,7 +202,7 @@ def choose_layers(
 
 def selected_among(task: str, results: Sequence[Result]) -> int:
     """Returns the number of layers of which a task's own texts select the best: 1 if others do."""
-    return len({row.layer for row in results if row.task == task}) if task == TASK else 1
+    return max(len({row.layer for row in results if row.task == task}), 1) if task == TASK else 1
 
 
 def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str, float]:

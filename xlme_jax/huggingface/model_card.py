@@ -13,7 +13,7 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.data.prepared.format import DATA_CARD_FILE
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.evaluation import held_out_retrieval, measures
+from xlme_jax.evaluation import measures
 from xlme_jax.huggingface import sentence_card
 from xlme_jax.huggingface.model_index import front_matter, results_of
 from xlme_jax.huggingface.sentence_vectors import SentenceVectors
@@ -347,11 +347,7 @@ def _figures(checkpoint: Path) -> str:
         )
     tasks = dict.fromkeys(name.split("/")[0] for name in evaluation.headline)
     compared = (
-        verdict.of_retrieval(
-            task,
-            evaluation.headline,
-            held_out_retrieval.selected_among(task, evaluation.results),
-        )
+        verdict.of_retrieval(task, evaluation.headline, evaluation.results)
         for task in tasks
         if (measure := measures.of_task(task)) and measure.about.by_readout
     )

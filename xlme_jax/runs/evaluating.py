@@ -291,8 +291,7 @@ def _plane(task: str, outcome: Outcome, layers: held_out_retrieval.Layers) -> di
     layer = next(layers["model", name] for name in preferred if ("model", name) in layers)
     of_layer = {language: states[layer] for language, states in outcome.embeddings.items()}
     title = f"{task}: texts by layer {layer}, principal components"
-    among = held_out_retrieval.selected_among(task, outcome.results)
-    figure = verdict.of_retrieval(task, outcome.headline, among)
+    figure = verdict.of_retrieval(task, outcome.headline, outcome.results)
     note = figure.sentence if figure else ""
     png = planes.languages(of_layer, title, outcome.translations, note)
     return {f"{task}_languages.png": png}

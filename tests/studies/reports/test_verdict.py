@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from xlme_jax.evaluation.outcome import Result
 from xlme_jax.studies.reports.verdict import ComparedFigure, next_command, of_retrieval, share
 
 UNTRAINED = "the untrained encoder"
@@ -57,6 +58,14 @@ def test_the_best_of_several_layers_must_be_further_above():
     figure = dataclasses.replace(figure, choices=4)
     assert not figure.is_above
     assert "the best of 4 layers among 75 candidates, up to 0.284 may be noise" in figure.sentence
+
+
+def test_held_out_translations_alone_select_their_own_layer():
+    for task, choices in (("held_out_retrieval", 3), ("tatoeba", 1)):
+        results = [Result(task, "mean", "accuracy", 0.5, layer=layer) for layer in (0, 1, 2)]
+        headline = {f"{task}/accuracy": 0.5, f"{task}/chance": 0.01}
+        assert of_retrieval(task, headline, results).choices == choices
+        assert of_retrieval(task, headline).choices == 1
 
 
 def test_other_figures_are_above_if_they_are_larger():

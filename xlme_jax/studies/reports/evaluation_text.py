@@ -52,8 +52,7 @@ def next_command(checkpoint: str, step: int | None, outcomes: Sequence[Outcome])
         measure = measures.of_task(task)
         if measure is None or not measure.about.by_readout:
             continue
-        among = held_out_retrieval.selected_among(task, outcome.results)
-        figure = verdict.of_retrieval(task, outcome.headline, among)
+        figure = verdict.of_retrieval(task, outcome.headline, outcome.results)
         if figure and step:
             return verdict.next_command(str(run), step, figure, "demo")
     return ""
@@ -85,8 +84,7 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
     if by_direction := list(_by_direction(task, outcome, layers)):
         yield ""
         yield from by_direction
-    among = held_out_retrieval.selected_among(task, outcome.results)
-    if figure := verdict.of_retrieval(task, headline, among):
+    if figure := verdict.of_retrieval(task, headline, outcome.results):
         yield ""
         yield figure.sentence
         if task == held_out_retrieval.TASK and layers and layer is None:

@@ -4,9 +4,13 @@ import dataclasses
 import math
 import shlex
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from xlme_jax.training.metrics import retrieval_name
+
+if TYPE_CHECKING:  # A training run, whose page judges its probe, loads no other evaluation.
+    from xlme_jax.evaluation.outcome import Result
 
 # A share counts as above a baseline if chance exceeds it as rarely as two standard errors.
 _CHANCE = 1 - statistics.NormalDist().cdf(2.0)
@@ -79,7 +83,7 @@ def share(value: float) -> str:
 
 
 def of_retrieval(
-    task: str, headline: Mapping[str, float], layers: int = 1
+    task: str, headline: Mapping[str, float], results: "Sequence[Result]" = ()
 ) -> ComparedFigure | None:
     """Returns a task's retrieval by centred cosines, or else by cosines; None without either.
 
@@ -88,8 +92,10 @@ def of_retrieval(
     Args:
       task: task of a measure whose `About.by_readout` is set.
       headline: headline of its outcome, as `runs.evaluating.evaluate` completes it.
-      layers: number of layers of which these texts selected the best.
+      results: results of the outcome. Those of held-out translations select their own layer.
     """
+    from xlme_jax.evaluation.held_out_retrieval import selected_among
+
     prefixes = [f"{task}/{readout}/layer_" for readout in ("centred", "raw")]
     chosen = (n for p in prefixes for n in headline if n.startswith(p) and not n.endswith(")"))
     name = next(chosen, f"{task}/accuracy")
@@ -107,7 +113,7 @@ def of_retrieval(
         baselines["chance"] = chance
     label = f"{retrieval_name(readout, task.replace('held_out_', 'held-out '))}, accuracy@1"
     trials = 1 / chance if chance > 0 else math.inf
-    return ComparedFigure(label, headline[name], baselines, trials, layers)
+    return ComparedFigure(label, headline[name], baselines, trials, selected_among(task, results))
 
 
 def next_command(run: str, steps: int, figure: ComparedFigure, command: str) -> str:
