@@ -37,7 +37,7 @@ def test_a_line_has_its_finite_points():
     assert item["target_id"] == "plot-0" and 'id="plot-0"' in found.body
     assert sorted(columns(item)) == [("2", "float32"), ("2", "float32"), ("2", "int32")]
     assert 'max="0.99" step="0.01" value="0.0"' in found.body
-    assert "border-top-style: dashed; border-top-color: #888888" in found.body
+    assert 'stroke="#888888"><line x2="28" y1="1.5" y2="1.5" stroke-dasharray="6 4"/>' in found.body
     assert "<noscript><img" in found.body
 
 

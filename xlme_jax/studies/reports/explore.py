@@ -22,8 +22,8 @@ _LINE_POINTS = 1_000  # At most.
 _WEIGHT = 0.6
 # As legible on a dark page as on a light one.
 _COLORS = {NEUTRAL: "#888888", PROBE_COLOR: "#9A6FC9"}
-_DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dotdash"}
-_BORDERS = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
+# Lengths of dashes and gaps, in pixels; the legend draws what the plot draws.
+_DASHES = {"-": "", "--": "6 4", ":": "2 3", "-.": "6 3 2 3"}
 STYLE = """
 .bar { display: flex; flex-wrap: wrap; gap: 0.3em 1.5em; align-items: center; font-size: 14px;
        margin-bottom: 1em; }
@@ -36,7 +36,7 @@ STYLE = """
 .keys button { all: unset; cursor: pointer; display: flex; gap: 0.4em; align-items: center; }
 .keys button[aria-pressed=false] { opacity: 0.4; text-decoration: line-through; }
 .keys button:focus-visible { outline: 2px solid; }
-.keys i { width: 1.4em; border-top: 3px; flex: none; }
+.keys svg { width: 28px; height: 3px; stroke-width: 3; flex: none; }
 .keys output { min-width: 4em; font-variant-numeric: tabular-nums; }
 figcaption output { float: right; color: var(--faint); font-size: 13px; }
 """  # noqa: E501
@@ -107,9 +107,9 @@ def _figure(number: int, plot: Plot) -> str:
 def _key(line: CurveLine) -> str:
     """Returns a line's button in the legend."""
     color = _COLORS.get(line.color, line.color)
-    border = f"border-top-style: {_BORDERS[line.style]}; border-top-color: {color}"
     return (
-        f'<button type="button" aria-pressed="true"><i style="{border}"></i>'
+        f'<button type="button" aria-pressed="true"><svg aria-hidden="true" stroke="{color}">'
+        f'<line x2="28" y1="1.5" y2="1.5" stroke-dasharray="{_DASHES[line.style]}"/></svg>'
         f"<bdi>{html.escape(shortened(line.label, 120))}</bdi><output></output></button>"
     )
 
@@ -150,6 +150,7 @@ def _axes(plot: Plot) -> Any:
     axes = figure(
         height=260,
         sizing_mode="stretch_width",
+        x_axis_label="step",
         y_axis_type="log" if plot.log else "linear",
         tools=[
             drag,
@@ -213,8 +214,8 @@ _SCRIPT = r"""
     const rule = style.getPropertyValue("--line").trim();
     for (const {model} of figures) {
       for (const axis of [...model.below, ...model.left]) {
-        axis.setv({major_label_text_color: text, axis_line_color: rule, major_tick_line_color: rule,
-                   minor_tick_line_color: null});
+        axis.setv({major_label_text_color: text, axis_label_text_color: text, axis_line_color: rule,
+                   major_tick_line_color: rule, minor_tick_line_color: null});
       }
       for (const grid of model.center) grid.grid_line_color = rule;
     }
@@ -222,9 +223,9 @@ _SCRIPT = r"""
   const legend = (figure, lines) => {
     [...figure.querySelectorAll(".keys button")].forEach((button, number) => {
       button.addEventListener("click", () => {
-        const shown = button.getAttribute("aria-pressed") !== "true";
-        button.setAttribute("aria-pressed", shown);
-        for (const renderer of lines[number].renderers) renderer.visible = shown;
+        const visible = button.getAttribute("aria-pressed") !== "true";
+        button.setAttribute("aria-pressed", visible);
+        for (const renderer of lines[number].renderers) renderer.visible = visible;
       });
     });
   };
@@ -239,7 +240,7 @@ _SCRIPT = r"""
   };
   const read = (model, figure, lines) => {
     const values = figure.querySelectorAll(".keys output");
-    const place = figure.querySelector("figcaption output");
+    const position = figure.querySelector("figcaption output");
     const show = ({x: step}) => {
       let closest = Infinity;
       lines.forEach(({source}, number) => {
@@ -247,25 +248,25 @@ _SCRIPT = r"""
         values[number].value = Number(raw[at].toPrecision(4));
         if (Math.abs(x[at] - step) < Math.abs(closest - step)) closest = x[at];
       });
-      place.value = `step ${closest.toLocaleString("en")}`;
+      position.value = `step ${closest.toLocaleString("en")}`;
     };
     model.on_event("mousemove", show);
     model.on_event("tap", show);
     model.on_event("mouseleave", () => {
-      for (const output of [place, ...values]) output.value = "";
+      for (const output of [position, ...values]) output.value = "";
     });
   };
   // The renderers of a line share their source.
   const linesOf = model => {
-    const found = new Map();
+    const lines = new Map();
     for (const renderer of model.renderers) {
       const source = renderer.data_source;
-      if (!found.has(source)) found.set(source, {source, renderers: [], smooth: false});
-      const line = found.get(source);
+      if (!lines.has(source)) lines.set(source, {source, renderers: [], smooth: false});
+      const line = lines.get(source);
       line.renderers.push(renderer);
       line.smooth ||= renderer.tags.includes("smooth");
     }
-    return [...found.values()];
+    return [...lines.values()];
   };
   try {
     plots.hidden = false;

@@ -38,8 +38,8 @@ th button:focus-visible { outline: 2px solid; }
 th[aria-sort=ascending] button::after { content: " \\25B2" / ""; }
 th[aria-sort=descending] button::after { content: " \\25BC" / ""; }
 img { max-width: 100%; border: 1px solid var(--line); border-radius: 6px; margin: 0.5em 0; }
-pre { background: var(--fill); border-radius: 6px; padding: 0.8em; overflow-x: auto;
-      font-size: 13px; }
+pre { background: var(--fill); border-radius: 6px; padding: 0.8em; white-space: pre-wrap;
+      overflow-wrap: anywhere; font-size: 13px; }
 summary { cursor: pointer; font-weight: 600; margin: 1em 0; }
 @media (max-width: 600px) {
   body { margin: 1em auto; padding: 0 0.7em; } th, td { padding: 0.25em 0.5em; }
