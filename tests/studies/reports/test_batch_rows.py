@@ -47,7 +47,7 @@ def test_notes_are_of_masked_and_called_tokens():
     head, rows = batch_rows.notes(made_batches.stream().row(0))
     assert head[3:] == [
         *("generator", "probability", "of original"),
-        *("detector reads", "replaced", ""),
+        *("discriminator reads", "P(replaced)", "verdict"),
     ]
     assert rows[0] == [
         *("2", "▁cat", "<mask>", "▁dog", "25.0%", "50.0%"),

@@ -450,7 +450,7 @@ def notes(row: Sequence[Segment | int]) -> tuple[list[str], list[list[str]]] | N
     for name in names:
         head += [name, "probability", "of original"]
     if is_judged:
-        head += ["detector reads", "replaced", ""]
+        head += ["discriminator reads", "P(replaced)", "verdict"]
     return head, [_note_cells(token, names) for token in noted]
 
 

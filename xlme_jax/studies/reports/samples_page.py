@@ -134,12 +134,13 @@ def _kind(token: Token, is_right: bool) -> str:
     """Returns how a token is marked for which the predictor made a prediction.
 
     Args:
-      token: the original token; `is_called` says what a detector took it for.
+      token: the original token; `is_called` says what the discriminator took it for.
       is_right: whether the prediction is the original token.
 
     Returns:
-      For a masked token, "right" if it was predicted, and "alarm" if a detector called it replaced
-      all the same. If another token was predicted, "found" if a detector noticed, else "missed".
+      For a masked token, "right" if it was predicted, and "alarm" if the discriminator called it
+      replaced all the same. If another token was predicted, "found" if the discriminator noticed,
+      else "missed".
       For other tokens, "missed" if another token was predicted, and "" if not.
     """
     if not token.is_masked:
