@@ -140,6 +140,9 @@ def test_an_unknown_file_says_which_was_meant(caplog):
     text = message(files=("gin_configs/runs/quickstrat.gin",))
     assert "gin_configs/runs/quickstrat.gin" in text
     assert "Did you mean gin_configs/runs/quickstart.gin?" in text
+    # Of two files, that of the same name in another folder, not one of a similar path.
+    text = message(files=("gin_configs/laptop_xlm.gin",))
+    assert "Did you mean gin_configs/runs/laptop_xlm.gin?" in text
     assert not caplog.records  # gin logs each folder it looked in
     assert "pass --gin_file=" in message(files=())
 

@@ -226,5 +226,6 @@ def _hint(message: str) -> str:
     if message.startswith("Unable to open file: "):
         name = message.removeprefix("Unable to open file: ").split(". Searched")[0]
         files = [str(path.relative_to(ROOT)) for path in ROOT.glob("gin_configs/**/*.gin")]
-        return suggestion(name, files)
+        same_name = [file for file in files if Path(file).name == Path(name).name]
+        return suggestion(name, same_name or files)
     return ""

@@ -202,7 +202,8 @@ def choose_layers(
 
 def selected_among(task: str, results: Sequence[Result]) -> int:
     """Returns the number of layers of which a task's own texts select the best: 1 if others do."""
-    return max(len({row.layer for row in results if row.task == task}), 1) if task == TASK else 1
+    layers = {row.layer for row in results if (row.task, row.system) == (task, "model")}
+    return max(len(layers), 1) if task == TASK else 1
 
 
 def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str, float]:
@@ -224,12 +225,13 @@ def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str,
     }
 
 
-def readout_panels(task: str, results: Sequence[Result]) -> dict[str, readouts.ReadoutLines]:
+def readout_panels(task: str, outcome: Outcome) -> dict[str, readouts.ReadoutLines]:
     """Returns a task's mean accuracies in the form of `reports.pictures.layers_by_readout`."""
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
-    for (system, readout, layer), value in _means(results, task).items():
+    for (system, readout, layer), value in _means(outcome.results, task).items():
         trained = "untrained" if "untrained" in system else "trained"
-        encoder = "encoder" if system in ("model", "untrained") else system.split(" (")[0]
+        is_exported = system in ("model", "untrained")
+        encoder = outcome.encoder if is_exported else system.split(" (")[0]
         lines = panels.setdefault(encoder, {})
         lines.setdefault((readout, trained), {})[layer] = value
     return dict(panels)

@@ -108,6 +108,7 @@ class Outcome:
         pictures; {} where an evaluation has none.
       translations: pairs of languages in `embeddings` whose texts with the same number are
         translations.
+      encoder: name of the evaluated encoder, such as "discriminator".
     """
 
     results: tuple[Result, ...]
@@ -117,6 +118,7 @@ class Outcome:
     embeddings: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     repaired: Mapping[str, int] = dataclasses.field(default_factory=dict)
     translations: tuple[tuple[str, str], ...] = ()
+    encoder: str = "encoder"
 
 
 Evaluation = Callable[[Any], Outcome]

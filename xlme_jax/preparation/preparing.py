@@ -107,8 +107,8 @@ def prepare(
         pending = [job for job in jobs if job not in rows]
         _log.info(
             f"{output}: {len(jobs)} part{'s' * (len(jobs) != 1)}, {len(rows)} finished before, "
-            f"{vocabulary.size:,} ids. A part is a language or a pair of languages of one source, "
-            "or its held-out text."
+            f"{vocabulary.size:,} ids in the vocabulary. A part is a language or a pair of "
+            "languages of one source, or its held-out text."
         )
         _retire_earlier(output, jobs, pending, _changed_settings(config))
         rows |= _run(config, load_seqio, str(model), pending)

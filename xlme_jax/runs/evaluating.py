@@ -225,7 +225,11 @@ def _outcomes(
         for (task, name), run in other_evaluations.items():
             outcomes[task] = with_system(outcomes[task], run(params), f"{name} (untrained)")
     listed = list(outcomes.values())
-    return _at_chosen_layers(listed, options.layer) if encoders else listed
+    if not encoders:
+        return listed
+    name = loaded.objective.diagnostics.exported
+    named = [dataclasses.replace(outcome, encoder=name) for outcome in listed]
+    return _at_chosen_layers(named, options.layer)
 
 
 def with_system(outcome: Outcome, other_outcome: Outcome, system: str) -> Outcome:
@@ -273,7 +277,7 @@ def _layer_pictures(task: str, outcome: Outcome) -> dict[str, bytes]:
     """Returns {file: PNG} of retrieval and similarity over layers; {} if a task has neither."""
     files = {}
     measure = measures.of_task(task)
-    panels = held_out_retrieval.readout_panels(task, outcome.results)
+    panels = held_out_retrieval.readout_panels(task, outcome)
     if measure is not None and measure.about.by_readout and panels:
         title = f"{task}: mean over languages and directions"
         files[f"{task}_readouts.png"] = pictures.layers_by_readout(panels, title)

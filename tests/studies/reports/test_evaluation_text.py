@@ -72,6 +72,16 @@ def test_directions_of_several_pairs_are_from_the_first_language_and_back(pairs)
     ) in text
 
 
+def test_the_encoder_has_the_name_of_the_run():
+    lines = to_text([dataclasses.replace(HELD_OUT, encoder="discriminator")]).splitlines()
+    assert [line.split() for line in lines[6:10]] == [
+        ["discriminator", "raw", "centred"],
+        ["0", "0.0200", "0.0500"],
+        ["1", "0.3000*", "0.2000"],
+        ["2", "0.1250", "0.5000*"],
+    ]
+
+
 def test_directions_of_sets_with_english_are_to_english_and_from_it():
     flores = retrieval("flores", {("model", "raw"): (0.0, 0.5)}, ("ha",))
     assert "raw, layer 1: to English 0.1250, from English 0.2500" in to_text([HELD_OUT, flores])

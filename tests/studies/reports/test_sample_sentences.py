@@ -1,5 +1,6 @@
 """Sentences that a run shows as it learns."""
 
+import dataclasses
 import json
 
 import jax
@@ -71,7 +72,10 @@ def test_translations_stand_below_the_text():
     reading = Reading(tokens, np.zeros(tokens.shape, bool), {"translation": guess})
     (found,) = samples.sentences(made_batches.stream(reading=reading))
     legend, *lines = samples.to_text([found]).splitlines()
-    assert legend == "{y}: y is predicted, and is not the original."
+    assert legend == (
+        "Original tokens at p: their mean probability. "
+        "{y}: y is predicted, and is not the original."
+    )
     assert lines == [
         "  text, en",
         "    text: <s> \u2068שלום עולם\u2069 </s>",
@@ -109,6 +113,9 @@ def test_every_language_has_a_sentence():
     rows = wide(["en", "de"])
     legend = samples.to_text(samples.sentences(rows), rows.all_languages).splitlines()[0]
     assert legend.endswith("replaced. Without a sample: unread.")
+    pairs = dataclasses.replace(rows, languages={"en": ("de", "en"), "de": ("de",)})
+    assert "Either language of a pair" in samples.to_text(samples.sentences(pairs))
+    assert "Either language of a pair" not in legend
 
 
 def test_more_languages_than_sentences_are_named():

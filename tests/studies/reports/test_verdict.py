@@ -63,6 +63,10 @@ def test_the_best_of_several_layers_must_be_further_above():
 def test_held_out_translations_alone_select_their_own_layer():
     for task, choices in (("held_out_retrieval", 3), ("tatoeba", 1)):
         results = [Result(task, "mean", "accuracy", 0.5, layer=layer) for layer in (0, 1, 2)]
+        results += [
+            Result(task, "mean", "accuracy", 0.01, system="chance"),
+            Result(task, "mean", "accuracy", 0.3, layer=5, system="generator"),
+        ]
         headline = {f"{task}/accuracy": 0.5, f"{task}/chance": 0.01}
         assert of_retrieval(task, headline, results).choices == choices
         assert of_retrieval(task, headline).choices == 1

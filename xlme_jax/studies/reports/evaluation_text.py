@@ -71,7 +71,7 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
         f"{task}: accuracy@1 of finding a text's translation, mean over languages and directions; "
         f"chance {headline.get(f'{task}/chance', float('nan')):.4f}"
     )
-    panels = held_out_retrieval.readout_panels(task, outcome.results)
+    panels = held_out_retrieval.readout_panels(task, outcome)
     columns = dict.fromkeys(name for lines in panels.values() for name, _ in lines)
     yield "rows: layers, 0 the embeddings; columns: how texts are compared"
     yield from (f"  {name}: {readouts.DESCRIPTIONS[name]}" for name in columns)
@@ -80,7 +80,7 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
         yield f"*: {chosen}; untrained: the same before training, at the layer so chosen for it"
     for encoder, lines in panels.items():
         yield ""
-        yield from aligned(_table(encoder, lines, layers))
+        yield from aligned(_table(encoder, outcome.encoder, lines, layers))
     if by_direction := list(_by_direction(task, outcome, layers)):
         yield ""
         yield from by_direction
@@ -121,12 +121,14 @@ def _by_direction(task: str, outcome: Outcome, layers: Layers) -> Iterator[str]:
             yield f"{readout}, layer {number}: {accuracies}"
 
 
-def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[list[str]]:
+def _table(
+    encoder: str, exported: str, lines: readouts.ReadoutLines, layers: Layers
+) -> list[list[str]]:
     """Returns the rows of an encoder's table: its layers, and the untrained encoder."""
     trained = {name: values for (name, state), values in lines.items() if state == "trained"}
     before = {name: values for (name, state), values in lines.items() if state == "untrained"}
     system, untrained = ("model", "untrained")
-    if encoder != "encoder":
+    if encoder != exported:
         system = encoder
         untrained = f"{encoder} (untrained)"
     rows = [[encoder, *(f"{name} " for name in trained)]]

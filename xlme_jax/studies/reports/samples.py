@@ -27,6 +27,8 @@ _OF_VERDICTS = (
     "!: the discriminator finds that y is not the original; x?: it calls an original replaced."
 )
 _OF_NEXT_TOKENS = "{y}: y is predicted, and is not the original."
+_OF_SHARES = "Original tokens at p: their mean probability."
+_OF_PAIRS = "Either language of a pair may come first."
 
 
 class Sentence(NamedTuple):
@@ -185,8 +187,10 @@ def _legend(samples: Sequence[Sentence]) -> str:
     """Returns the meaning of the marks that the sentences may have."""
     parts = (
         (_OF_MASKS, any(sentence.is_masked for sentence in samples)),
+        (_OF_SHARES, any(sentence.names for sentence in samples)),
         (_OF_VERDICTS, any(sentence.is_judged for sentence in samples)),
         (_OF_NEXT_TOKENS, any(sentence.is_continued for sentence in samples)),
+        (_OF_PAIRS, any(len(set(sentence.segment.languages)) > 1 for sentence in samples)),
     )
     return " ".join(text for text, is_needed in parts if is_needed)
 
