@@ -36,6 +36,8 @@ def draw(plots: Sequence[Plot], title: str = "") -> bytes:
         draw_plot(axis, plot)
     for axis in axes[len(plots) :]:
         axis.set_visible(False)
+    if any(plot.smooth and len(line.points) > FEW for plot in plots for line in plot.lines):
+        figure.supxlabel("Pale lines: as logged; others: rolling means.", fontsize=8.5)
     return png(figure)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN
 from xlme_jax.evaluation.held_out_translation import PREFIX as TRANSLATION
 from xlme_jax.objectives.base import Diagnostics, Panel
-from xlme_jax.training.metrics import HELD_OUT
+from xlme_jax.training.metrics import HELD_OUT, probe_readout, retrieval_name
 
 Curve = list[tuple[int, float]]
 Curves = dict[str, Curve]
@@ -229,8 +229,9 @@ def plots(curves: Curves, diagnostics: Diagnostics) -> list[Plot]:
         name: _STREAM_COLORS[i % len(_STREAM_COLORS)]
         for i, name in enumerate(streams(curves, diagnostics))
     }
+    last_values = {name: curve[-1][1] for name, curve in curves.items() if curve}
     probe = Plot(
-        "Held-out retrieval",
+        retrieval_name(probe_readout(last_values), "Held-out retrieval"),
         "good: exceeds both chance and the untrained encoder",
         "accuracy@1",
         _lines(_probe_styles(curves), curves),
