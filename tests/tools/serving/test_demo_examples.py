@@ -43,7 +43,9 @@ def test_held_out_pairs_with_english_are_chosen(tmp_path, vocabulary):
     words = [set(source.split()) for source, _ in found.pairs]
     assert all(one is other or len(one & other) < 2 for one in words for other in words)
     first, second = (pair[0].split() for pair in found.pairs[:2])
-    assert found.odd.split() == [*first[:-1], found.pairs[-1][1].split()[-1]]
+    middle = (len(first) - 1) // 2
+    odd = found.pairs[-1][1].split()[-1]
+    assert found.odd.split() == [*first[:middle], odd, *first[middle + 1 :]]
     masked = found.masked.split()
     assert len(second) >= 3 and masked == [
         *second[: len(second) // 2],

@@ -42,10 +42,14 @@ class Examples:
 
     @property
     def odd(self) -> str:
-        """The first sentence, with the last word of the last translation as its last word."""
+        """The first sentence, with the last word of the last translation as its middle word.
+
+        Words on both sides tell more about what belongs there than those on one.
+        """
         words = self.pairs[0][0].split()
-        replacements = self.pairs[-1][1].split()
-        return " ".join([*words[:-1], replacements[-1]])
+        middle = (len(words) - 1) // 2
+        words[middle] = self.pairs[-1][1].split()[-1]
+        return " ".join(words)
 
     @property
     def masked(self) -> str:
