@@ -1,9 +1,9 @@
-"""Kills, damage and full disks: the same command resumes with bitwise equal results.
+"""Kills and full disks: the same command resumes with bitwise equal results.
 
-Each test uses one moment; tests/faults/faults.py uses random moments.
+test_resume.py kills a shorter run and damages its checkpoints; tests/faults/faults.py uses random
+moments.
 """
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from helpers import commands, runs, tiny
 from helpers.runs import SHORT, STEPS
-
-from xlme_jax.checkpoints.saved import CheckpointError
 
 
 @pytest.fixture
@@ -32,81 +30,12 @@ def kill(command, moment):
     assert command.kill() == -9, command.said()  # It was still running.
 
 
-def test_a_run_killed_while_it_saves_ends_with_the_same_bits(
-    undisturbed, tmp_path, tiny_data, start
-):
-    kill(start(), "saving")
-    assert commands.newest(tmp_path / "run") != STEPS
-    runs.run(tmp_path / "run", tiny_data, **SHORT)
-    assert commands.differences(tmp_path / "run", undisturbed) == []
-
-
 @pytest.mark.slow
 def test_a_run_killed_in_every_phase_ends_with_the_same_bits(undisturbed, tmp_path, start):
     for moment in MOMENTS:
         kill(start(), moment)
     start().finish()
     assert commands.differences(tmp_path / "run", undisturbed) == []
-
-
-def test_leftovers_of_kills_are_harmless(undisturbed, model_dir, tiny_data):
-    checkpoints = model_dir / "checkpoints"
-    # Half a save: under another name, without what is written last.
-    half = shutil.copytree(checkpoints / "16", checkpoints / "20.orbax-checkpoint-tmp")
-    (half / "_CHECKPOINT_METADATA").unlink()
-    shutil.rmtree(half / "state" / "d")
-    # An old checkpoint that was being deleted.
-    (checkpoints / "4" / "files.json").unlink()
-    shutil.rmtree(checkpoints / "4" / "state" / "d")
-    # The newest one saved, and its files not all digested.
-    (checkpoints / "16" / "files.json").rename(checkpoints / "16" / "files.json.tmp")
-    os.truncate(checkpoints / "16" / "files.json.tmp", 100)
-    runs.run(model_dir, tiny_data, **SHORT)
-    assert commands.differences(model_dir, undisturbed) == []
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-def largest_file(checkpoint):
-    files = [path for path in checkpoint.rglob("*") if path.is_file()]
-    return max(files, key=lambda path: path.stat().st_size)
-
-
-def test_damaged_checkpoints_are_set_aside_and_nothing_is_lost_but_time(
-    undisturbed, model_dir, tiny_data, caplog
-):
-    # One that its files give away, and one that only its arrays can.
-    flip(largest_file(model_dir / "checkpoints" / "16"))
-    (model_dir / "checkpoints" / "12" / "files.json").unlink()
-    flip(largest_file(model_dir / "checkpoints" / "12" / "state" / "d"))
-    with caplog.at_level("INFO"):
-        runs.run(model_dir, tiny_data, **SHORT)
-    assert "Resuming from the checkpoint of step 10" in caplog.text
-    reasons = (model_dir / "damaged_checkpoints" / step / "reason.txt" for step in ("16", "12"))
-    expected = ("is not what was written (SHA-256 differs)", "it cannot be read")
-    for reason, what in zip(reasons, expected):
-        assert what in reason.read_text()
-    assert commands.differences(model_dir, undisturbed) == ["left over: damaged_checkpoints"]
-
-
-def content(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(model_dir, tiny_data):
-    for checkpoint in (model_dir / "checkpoints").iterdir():
-        flip(largest_file(checkpoint))
-    with pytest.raises(CheckpointError, match=r"(?s)All checkpoints of .* are damaged .*step 16: "):
-        runs.run(model_dir, tiny_data, **SHORT)
-    before = content(model_dir)
-    with pytest.raises(CheckpointError, match=r"All checkpoints of .* are damaged"):
-        runs.run(model_dir, tiny_data, **SHORT)
-    assert content(model_dir) == before
-    assert len(commands.lines(model_dir)) > 3
 
 
 def is_one_line(said):

@@ -1,17 +1,19 @@
 """Interrupted and resumed runs are bitwise equal to uninterrupted ones.
 
-Here an exception ends the run; test_faults.py kills the command.
+An exception ends most runs here; test_faults.py kills the command in every phase.
 """
 
 import functools
+import os
 import shutil
 
 import jax
 import numpy as np
 import pytest
-from helpers import tiny
+from helpers import commands, tiny
 from helpers.runs import Interrupted, assert_same_bits, load, run, same_metrics, saved
 
+from xlme_jax.checkpoints.saved import CheckpointError
 from xlme_jax.configuration import loading
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.prepared import PreparedDataset
@@ -107,6 +109,84 @@ def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, whole, interrup
             next_batch(tiny_data, record, config), next_batch(tiny_data, expected_record, config)
         )
     same_metrics(tmp_path, expected_dir)
+
+
+@pytest.fixture
+def copied(uninterrupted, tmp_path):
+    """Returns a copy of a finished run, which has the checkpoints of steps 4, 8 and 12."""
+    return shutil.copytree(uninterrupted[0], tmp_path / "run")
+
+
+def test_a_run_killed_while_it_saves_ends_with_the_same_bits(
+    uninterrupted, tmp_path, tiny_data, start
+):
+    command = start(bindings=BINDINGS)
+    assert command.until_moment(commands.moments(12)["saving"]), command.said()
+    assert command.kill() == -9, command.said()  # It was still running.
+    assert commands.newest(tmp_path / "run") != 12
+    run(tmp_path / "run", tiny_data, **BINDINGS)
+    assert commands.differences(tmp_path / "run", uninterrupted[0]) == []
+
+
+@pytest.mark.slow
+def test_leftovers_of_kills_are_harmless(uninterrupted, copied, tiny_data):
+    checkpoints = copied / "checkpoints"
+    # Half a save: under another name, without what is written last.
+    half = (checkpoints / "12").rename(checkpoints / "12.orbax-checkpoint-tmp")
+    (half / "_CHECKPOINT_METADATA").unlink()
+    shutil.rmtree(half / "state" / "d")
+    # An old checkpoint that was being deleted.
+    (checkpoints / "4" / "files.json").unlink()
+    shutil.rmtree(checkpoints / "4" / "state" / "d")
+    # The newest one saved, and its files not all digested.
+    (checkpoints / "8" / "files.json").rename(checkpoints / "8" / "files.json.tmp")
+    os.truncate(checkpoints / "8" / "files.json.tmp", 100)
+    run(copied, tiny_data, **BINDINGS)
+    assert commands.differences(copied, uninterrupted[0]) == []
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def largest_file(checkpoint):
+    files = [path for path in checkpoint.rglob("*") if path.is_file()]
+    return max(files, key=lambda path: path.stat().st_size)
+
+
+def test_damaged_checkpoints_are_set_aside_and_nothing_is_lost_but_time(
+    uninterrupted, copied, tiny_data, caplog
+):
+    # One that its files give away, and one that only its arrays can.
+    flip(largest_file(copied / "checkpoints" / "12"))
+    (copied / "checkpoints" / "8" / "files.json").unlink()
+    flip(largest_file(copied / "checkpoints" / "8" / "state" / "d"))
+    with caplog.at_level("INFO"):
+        run(copied, tiny_data, **BINDINGS)
+    assert "Resuming from the checkpoint of step 4" in caplog.text
+    reasons = (copied / "damaged_checkpoints" / step / "reason.txt" for step in ("12", "8"))
+    expected = ("is not what was written (SHA-256 differs)", "it cannot be read")
+    for reason, what in zip(reasons, expected):
+        assert what in reason.read_text()
+    assert commands.differences(copied, uninterrupted[0]) == ["left over: damaged_checkpoints"]
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(copied, tiny_data):
+    for checkpoint in (copied / "checkpoints").iterdir():
+        flip(largest_file(checkpoint))
+    with pytest.raises(CheckpointError, match=r"(?s)All checkpoints of .* are damaged .*step 12: "):
+        run(copied, tiny_data, **BINDINGS)
+    before = content(copied)
+    with pytest.raises(CheckpointError, match=r"All checkpoints of .* are damaged"):
+        run(copied, tiny_data, **BINDINGS)
+    assert content(copied) == before
+    assert [line["step"] for line in commands.lines(copied)] == [*range(1, 13)]
 
 
 def test_a_finished_run_has_nothing_to_do(tiny_data, uninterrupted, caplog):
