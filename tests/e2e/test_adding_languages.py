@@ -22,6 +22,7 @@ from xlme_jax.training.sharded_state import sharding_rules
 from xlme_jax.vocabularies import extending
 
 pytest.importorskip("seqio", reason="needs the extra data")
+pytestmark = pytest.mark.slow
 
 SYLLABLES = {
     "en": ["the", "cat", "sat", "mat", "ing", "er", "on", "st"],

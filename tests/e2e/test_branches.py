@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from helpers import runs, tiny
+from helpers import hf_folders, runs, tiny
 from helpers.runs import Interrupted, assert_same_bits, run
 
 from xlme_jax.checkpoints.saved import FOLDER, saved_steps
@@ -41,6 +41,7 @@ def branch_from(trunk, step, **more):
     return {**WSD, "BRANCH_FROM": str(trunk / FOLDER / str(step)), **more}
 
 
+@pytest.mark.slow
 def test_a_branch_has_the_bits_of_a_run_alone(tmp_path, tiny_data, trunk, alone, caplog):
     with caplog.at_level("INFO"):
         state = run(tmp_path, tiny_data, **branch_from(trunk, 8))
@@ -54,7 +55,8 @@ def test_a_branch_has_the_bits_of_a_run_alone(tmp_path, tiny_data, trunk, alone,
     assert "Optimizer.schedule" in start["changes"]
 
 
-@pytest.mark.parametrize("batches", tiny.slow_except([5], [2, 5]))
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", [2, 5])
 def test_an_interrupted_branch_goes_on(tmp_path, tiny_data, trunk, alone, interrupt, batches):
     """Before and after the first checkpoint of its own."""
     bindings = branch_from(trunk, 4)
@@ -86,9 +88,12 @@ def test_a_finished_branch_does_not_need_its_trunk(tmp_path, tiny_data, trunk, a
     assert_same_bits(state, alone[1])
 
 
-def test_a_run_that_is_no_branch_is_not_replaced(tiny_data, trunk, alone):
+def test_a_run_that_is_no_branch_is_not_replaced(tmp_path, tiny_data):
+    other = hf_folders.write_checkpoint(tmp_path / "run", "xlm")
+    trunk = hf_folders.write_checkpoint(tmp_path / "trunk", "xlm", steps=(8,))
     with pytest.raises(ValueError, match=r"of a run that is no branch.*another MODEL_DIR"):
-        run(alone[0], tiny_data, **branch_from(trunk, 8))
+        run(other, tiny_data, **branch_from(trunk, 8))
+    assert sorted(saved_steps(other / FOLDER)) == [hf_folders.STEP]
 
 
 def test_a_missing_trunk_is_refused(tmp_path, tiny_data):

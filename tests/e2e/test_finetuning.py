@@ -1,6 +1,7 @@
 """Fine-tuning from a pre-training run, and evaluation, on the embedded corpus."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -37,13 +38,14 @@ def pretrained(tmp_path_factory, vocabulary):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory, vocabulary):
+    """Returns a function from a task to its data."""
     folder = tmp_path_factory.mktemp("labelled")
-    return {task: write_labelled(folder / task, task, vocabulary) for task in TASKS}
+    return functools.cache(lambda task: write_labelled(folder / task, task, vocabulary))
 
 
 @pytest.mark.parametrize("task", tiny.slow_except({"cldr_tagging"}, TASKS))
 def test_a_run_starts_from_the_encoder_and_logs_its_figures(tmp_path, pretrained, data, task):
-    state = finetuning.run(finetune_flags(tmp_path, data[task], pretrained, task))
+    state = finetuning.run(finetune_flags(tmp_path, data(task), pretrained, task))
     # An epoch of 64 examples, in some more rows if their contexts take several.
     assert 8 <= int(state.step) <= 24
     last = tiny.metrics(tmp_path)[-1]
@@ -66,7 +68,7 @@ def test_interrupted_run_is_bitwise_equal(tmp_path, pretrained, data, interrupt)
     bindings = {"CHECKPOINT_EVERY": 3, "Loop.keep_checkpoints": 9}
     flags = [
         finetune_flags(
-            tmp_path / name, data["cldr_tagging"], pretrained, "cldr_tagging", **bindings
+            tmp_path / name, data("cldr_tagging"), pretrained, "cldr_tagging", **bindings
         )
         for name in ("whole", "broken")
     ]
@@ -79,7 +81,7 @@ def test_interrupted_run_is_bitwise_equal(tmp_path, pretrained, data, interrupt)
 
 
 def test_the_configuration_of_a_run_runs_again_as_it_is(tmp_path, pretrained, data):
-    flags = finetune_flags(tmp_path / "run", data["cldr_tagging"], pretrained, "cldr_tagging")
+    flags = finetune_flags(tmp_path / "run", data("cldr_tagging"), pretrained, "cldr_tagging")
     config = load(flags)
     text = loading.operative_config()
     assert config.objective.pretrained.discriminator.hidden_size == 32
@@ -93,15 +95,16 @@ def test_the_configuration_of_a_run_runs_again_as_it_is(tmp_path, pretrained, da
 
 @pytest.mark.slow
 def test_a_fine_tuned_encoder_is_a_start_too(tmp_path, pretrained, data):
-    first = finetune_flags(tmp_path / "first", data["cldr_tagging"], pretrained, "cldr_tagging")
+    first = finetune_flags(tmp_path / "first", data("cldr_tagging"), pretrained, "cldr_tagging")
     finetuning.run(first)
     flags = finetune_flags(
-        tmp_path / "second", data["cldr_answers"], tmp_path / "first", "cldr_answers", EPOCHS=0.25
+        tmp_path / "second", data("cldr_answers"), tmp_path / "first", "cldr_answers", EPOCHS=0.25
     )
     state = finetuning.run(flags)
     assert state.params[HEAD]["kernel"].shape == (32, 2)
 
 
+@pytest.mark.slow
 def test_data_of_another_vocabulary_are_refused(tmp_path, pretrained, data):
     other = tmp_path / "other.model"
     # As large, so that the shapes fit, but with other pieces.
@@ -115,13 +118,13 @@ def test_data_of_another_vocabulary_are_refused(tmp_path, pretrained, data):
 def test_data_of_another_task_are_refused(tmp_path, pretrained, data):
     with pytest.raises(ValueError, match="whose labels are those of 'cldr_tagging'"):
         finetuning.run(
-            finetune_flags(tmp_path, data["cldr_tagging"], pretrained, "cldr_classification")
+            finetune_flags(tmp_path, data("cldr_tagging"), pretrained, "cldr_classification")
         )
 
 
 @pytest.mark.slow
 def test_the_command_evaluates_both_kinds_of_checkpoint(tmp_path, pretrained, data):
-    flags = finetune_flags(tmp_path / "run", data["cldr_answers"], pretrained, "cldr_answers")
+    flags = finetune_flags(tmp_path / "run", data("cldr_answers"), pretrained, "cldr_answers")
     finetuning.run(flags)
     output = tiny.run(
         ["-m", "xlme_jax.evaluate", f"--checkpoint={tmp_path / 'run'}", "--split=validation"]
@@ -161,7 +164,7 @@ def test_each_language_is_evaluated_with_its_own_best_checkpoint(tmp_path, pretr
     languages = ("ru", "el", "en")
     bindings = {"Best.languages": languages, "Loop.evaluate_every": 3, "TaskEvaluation.limit": 60}
     flags = finetune_flags(
-        tmp_path / "run", data["cldr_tagging"], pretrained, "cldr_tagging", **bindings
+        tmp_path / "run", data("cldr_tagging"), pretrained, "cldr_tagging", **bindings
     )
     finetuning.run([*flags, "--gin.Train.best=@Best()"])
     steps = {name.split("/")[-1]: step for name, (step, _) in read_best(tmp_path / "run").items()}

@@ -6,16 +6,17 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from drawn_vocabulary import DrawnVocabulary
 from helpers import hf_folders, tiny
 from helpers.runs import Interrupted, assert_same_bits, load, run
 
 from xlme_jax.checkpoints.saved import FOLDER, UNTRAINED_HEAD, read_arrays, read_fields, saved_steps
-from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.runs import assembly
 
 HEAD_STEPS = 6
 BINDINGS = {
     "objective": "xlm",
+    "XLM__translation_pairs": False,  # Half to trace.
     "TRAIN_STEPS": 18,  # Of which a third are the head's.
     "CHECKPOINT_EVERY": 4,
     "Loop__keep_checkpoints": 9,
@@ -26,22 +27,13 @@ BINDINGS = {
 def imports(tmp_path_factory, tiny_data):
     """Returns MODEL_DIRs of two checkpoints with the same weights, with and without the mark."""
     folder = tmp_path_factory.mktemp("imports")
-    vocabulary = PreparedDataset.load(tiny_data).vocabulary_digest
+    words = DrawnVocabulary(tiny_data)
     for name, manifest in (("headless", {UNTRAINED_HEAD: True}), ("whole", {})):
-        record = {"manifest": manifest, "vocabulary": vocabulary}
+        record = {"manifest": manifest, "vocabulary": words.digest}
         hf_folders.write_checkpoint(
-            folder / name, "xlm", Words(tiny_data), (0,), record, Train__vocab_size=None
+            folder / name, "xlm", words, (0,), record, Train__vocab_size=None
         )
     return folder
-
-
-class Words:
-    """The vocabulary of the tiny data, as far as `write_checkpoint` reads it."""
-
-    def __init__(self, data):
-        dataset = PreparedDataset.load(data)
-        self.model, self.size = dataset.vocabulary_path.read_bytes(), dataset.vocabulary_size
-        self.digest = dataset.vocabulary_digest
 
 
 def bindings(imports, name="headless", **more):
@@ -79,6 +71,7 @@ def test_the_encoder_stays_and_then_learns(imports, finished):
     assert rates[HEAD_STEPS] == pytest.approx(2e-3) and rates[HEAD_STEPS + 1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [5, 10])
 def test_an_interrupted_run_resumes_bitwise(
     tmp_path, tiny_data, imports, finished, interrupt, batches
@@ -107,12 +100,13 @@ def test_a_longer_run_keeps_the_number(tmp_path, tiny_data, imports, finished, c
     assert f"Steps 1 to {HEAD_STEPS} train the new MLM head alone" in caplog.text
 
 
-@pytest.mark.parametrize("step", [4, 8])
+@pytest.mark.parametrize("step", tiny.slow_except([4], [4, 8]))
 def test_a_branch_has_the_bits_of_the_run(tmp_path, tiny_data, imports, finished, step):
     trunk = {"BRANCH_FROM": str(finished[0] / FOLDER / str(step))}
     assert_same_bits(run(tmp_path, tiny_data, **bindings(imports, **trunk)), finished[1])
 
 
+@pytest.mark.slow
 def test_without_a_new_head_nothing_changes(tmp_path, tiny_data, imports, finished, caplog):
     whole = run(tmp_path / "whole", tiny_data, **bindings(imports, "whole"))
     with caplog.at_level("WARNING"):

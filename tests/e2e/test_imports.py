@@ -70,6 +70,7 @@ else:
     assert found == ["IMPORTED []"] * 3
 
 
+@pytest.mark.slow
 def test_preparation_of_our_sources_imports_no_tensorflow(tmp_path):
     for language, word in (("en", "House"), ("sw", "Nyumba")):
         lines = "\n".join(f"{word} number {i} here.\n" for i in range(400))

@@ -27,7 +27,8 @@ OF_SYSTEM = {
 }
 
 
-@pytest.mark.parametrize("system", tiny.slow_except({"xlme"}, OF_SYSTEM))
+@pytest.mark.slow
+@pytest.mark.parametrize("system", OF_SYSTEM)
 def test_metrics_have_names_and_the_loss_is_their_sum(tmp_path, tiny_data, system):
     bindings = {**BINDINGS, **OF_SYSTEM[system]}
     runs.run(tmp_path, tiny_data, objective=system, **bindings)

@@ -4,7 +4,8 @@ import logging
 
 import numpy as np
 import pytest
-from helpers import tiny
+from drawn_vocabulary import DrawnVocabulary
+from helpers import hf_folders, tiny
 from helpers.runs import Interrupted, _Gin, assert_same_bits, run, same_metrics
 
 from xlme_jax.data.prepared import PreparedDataset
@@ -79,28 +80,25 @@ def test_vectors_that_are_not_finite_have_no_negative():
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory, tiny_data):
-    """Returns the MODEL_DIR of a run on pairs."""
-    folder = tmp_path_factory.mktemp("start")
-    run(folder, tiny_data, objective="contrast", TRAIN_STEPS=6, Encoder__max_length=48)
-    return folder
+    """Returns a MODEL_DIR with random weights."""
+    folder = tmp_path_factory.mktemp("start") / "run"
+    sizes = {"Train__vocab_size": None, "Encoder__max_length": 48}
+    return hf_folders.write_checkpoint(folder, "contrast", DrawnVocabulary(tiny_data), **sizes)
 
 
 @pytest.fixture(scope="module")
 def mined(tmp_path_factory, tiny_data, start, words):
     output = tmp_path_factory.mktemp("mined") / "data"
-    mining.mine(str(start), str(tiny_data), str(output), mining.Mining(), "the command")
+    mining.mine(str(start), str(tiny_data), str(output), mining.Mining(0.0), "the command")
     return output
 
 
 @pytest.fixture(scope="module")
 def words(tiny_data):
     """Makes checkpoints load with the digest of the drawn tokens' vocabulary."""
-
-    class Words:
-        size, digest = tiny.VOCABULARY, PreparedDataset.load(tiny_data).vocabulary_digest
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mining.trained.Vocabulary, "load", lambda file: Words)
+        vocabulary = DrawnVocabulary(tiny_data)
+        patch.setattr(mining.trained.Vocabulary, "load", lambda file: vocabulary)
         yield
 
 
@@ -134,7 +132,7 @@ def test_the_data_set_has_the_pairs_with_a_third_side(tiny_data, mined):
 
 def test_what_is_left_out_is_counted(tmp_path, tiny_data, start, words, caplog):
     with caplog.at_level(logging.INFO):
-        mining.mine(str(start), str(tiny_data), str(tmp_path / "data"), mining.Mining(0.01))
+        mining.mine(str(start), str(tiny_data), str(tmp_path / "data"), mining.Mining(0.0))
     [line] = [m for m in caplog.messages if m.startswith("en-fr: ") and "Targets" in m]
     assert "of 150 pairs have a negative. Mean cosine: pairs" in line
     assert "compared" in line and "translations" in line and "near translations" in line

@@ -1,5 +1,6 @@
 """Runs with the modern encoder are resumed with the same bits; it is refused where it cannot go."""
 
+import functools
 import shutil
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import runs, tiny
+from helpers.random_weights import random_weights
 from helpers.runs import assert_same_bits
 
 from xlme_jax.model import flops
@@ -27,6 +29,7 @@ def finished(tmp_path_factory, tiny_data):
     return model_dir, runs.run(model_dir, tiny_data, **BINDINGS)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits(tmp_path, tiny_data, finished):
     model_dir, state = finished
     shutil.copytree(model_dir, tmp_path / "copy")
@@ -34,6 +37,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path, tiny_data, finished):
     assert_same_bits(runs.run(tmp_path / "copy", tiny_data, **BINDINGS), state)
 
 
+@pytest.mark.slow
 def test_a_later_phase_has_longer_rows_and_another_theta(tmp_path, tiny_data):
     phase = {
         "Train__phases": runs._Gin("(@long/Phase(),)"),
@@ -50,8 +54,9 @@ def test_a_later_phase_has_longer_rows_and_another_theta(tmp_path, tiny_data):
     assert int(state.step) == 8
 
 
-def test_only_layers_without_a_window_have_a_gate(finished):
-    layers = finished[1].params["encoder"]
+def test_only_layers_without_a_window_have_a_gate(tmp_path, tiny_data):
+    objective = runs.load(tmp_path, tiny_data, **BINDINGS).objective.build(tiny.VOCABULARY)
+    layers = jax.eval_shape(objective.init, jax.random.key(0))["encoder"]
     gates = {name for name, layer in layers.items() if "gate" in layer}
     assert gates == {"layer_0"} and "layer_1" in layers
 
@@ -63,9 +68,8 @@ def test_recomputing_layers_changes_no_gradient(remat):
 
     def gradient(**fields):
         model = MaskedLM(runs.dataclasses.replace(SMALL, **fields), 20, 8)
-        weights = jax.jit(lambda key: model.init(key, rows, method=MaskedLM.encode))(
-            jax.random.key(0)
-        )
+        init = functools.partial(model.init, method=MaskedLM.encode)
+        weights = random_weights(init, jax.random.key(0), rows)
         return jax.jit(
             jax.grad(lambda w: jnp.sum(model.apply(w, rows, method=MaskedLM.encode) ** 3))
         )(weights)
@@ -92,8 +96,13 @@ def test_wrong_fields_are_named(field, value, message):
 
 def test_a_decoder_is_refused(tmp_path, tiny_data):
     encoder = {"VECO__encoder": runs._Gin("@ModernEncoder()"), "ModernEncoder__num_layers": 1}
+    config = runs.load(tmp_path, tiny_data, objective="veco", **encoder)
+    objective = config.objective.build(tiny.VOCABULARY)
+    weights = random_weights(objective.init, jax.random.key(0))
+    rows = {name: jnp.ones((1, 8), jnp.int32) for name in ("tokens", "segment_ids", "positions")}
+    states = jnp.zeros((1, 8, config.objective.encoder.hidden_size))
     with pytest.raises(ValueError, match="does not decode"):
-        runs.run(tmp_path, tiny_data, objective="veco", TRAIN_STEPS=8, **encoder)
+        jax.eval_shape(objective.decode, weights, rows, states, rows["segment_ids"])
 
 
 def test_gated_layers_of_two_thirds_the_width_have_the_flops_of_others():

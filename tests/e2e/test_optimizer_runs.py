@@ -50,6 +50,7 @@ def test_the_rules_train_differently(finished):
     assert len({state.params["tokens"]["embedding"].tobytes() for state in states}) == 3
 
 
+@pytest.mark.slow
 def test_a_state_of_another_form_is_refused(tmp_path, tiny_data, finished):
     trunk = finished("AdamW")[0]
     said = r"of an optimizer .*\.update_rule: @AdamW\(\) there, @Muon\(\) now\. Set .*INIT_FROM"

@@ -40,6 +40,7 @@ def whole(tmp_path_factory, tiny_data):
     return model_dir, *run_and_read(model_dir, tiny_data, objective="xlm", **SHORT)
 
 
+@pytest.mark.slow
 def test_weights_change_between_phases(whole):
     found = phases(whole[0])
     assert [phase["step"] for phase in found["phases"]] == [4, 8]
@@ -70,6 +71,7 @@ def test_a_killed_run_continues_with_the_same_bits(tmp_path, tiny_data, whole, i
         assert record.data == expected_record.data
 
 
+@pytest.mark.slow
 def test_made_batches_have_the_weights_of_the_run(whole, tiny_data, monkeypatch):
     monkeypatch.setattr(batch_inspection, "_read", lambda *_: ({}, {}))  # Compiles nothing.
     model_dir, _, read = whole
@@ -87,6 +89,7 @@ def test_made_batches_have_the_weights_of_the_run(whole, tiny_data, monkeypatch)
         batch_inspection.inspect_batch(config, 5)
 
 
+@pytest.mark.slow
 def test_a_run_cannot_be_resumed_without_its_phases(tiny_data, whole):
     plain = {name: value for name, value in SHORT.items() if name not in ROBUST}
     with pytest.raises(ValueError, match=r"saved with bitext/PairStream.robust, the config"):

@@ -5,7 +5,8 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from helpers import runs, tiny
+from drawn_vocabulary import DrawnVocabulary
+from helpers import hf_folders, runs, tiny
 from helpers.runs import Interrupted, _Gin, assert_same_bits, same_metrics
 
 from xlme_jax.checkpoints.saved import checkpoint_of, read_record
@@ -19,7 +20,6 @@ from xlme_jax.training import starting
 
 # The teacher has two layers; runs have one (tests/tiny.gin), whose bindings are the same.
 SHORT = {"TRAIN_STEPS": 4, "Optimizer__warmup_steps": 1}
-OF_TEACHER = {"objective": "xlm", **SHORT, "CHECKPOINT_EVERY": 2, "Encoder__num_layers": 2}
 DISTILLED = {
     "objective": "contrast",
     **SHORT,
@@ -32,10 +32,11 @@ DISTILLED = {
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory, tiny_data):
-    """Returns the MODEL_DIR of a trained masked language model."""
-    folder = tmp_path_factory.mktemp("teacher")
-    runs.run(folder, tiny_data, **OF_TEACHER)
-    return folder
+    """Returns the MODEL_DIR of a masked language model with random weights."""
+    folder = tmp_path_factory.mktemp("teacher") / "run"
+    words = DrawnVocabulary(tiny_data)
+    sizes = {"Train__vocab_size": None, "Encoder__num_layers": 2}
+    return hf_folders.write_checkpoint(folder, "xlm", words, steps=(2, 4), **sizes)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,7 @@ def run(folder, data, teacher, **bindings):
     return runs.run(folder, data, **{**DISTILLED, "Teacher__checkpoint": given, **bindings})
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_the_teacher(teacher, distilled):
     model_dir, state = distilled
     start = state.carried["start"]
@@ -63,6 +65,7 @@ def test_the_weights_are_those_of_the_teacher(teacher, distilled):
     assert lines[-1]["loss"] < lines[0]["loss"]
 
 
+@pytest.mark.slow
 def test_the_stored_configuration_says_all(teacher, distilled, tiny_data):
     model_dir, _ = distilled
     stored = loading.load_text(read_record(model_dir).config, "Train", "the checkpoint")
@@ -78,6 +81,7 @@ def test_the_stored_configuration_says_all(teacher, distilled, tiny_data):
     assert [x.name for x in changes] == ["teacher/Encoder.ffn_size"]
 
 
+@pytest.mark.slow
 def test_a_run_resumes_bitwise_without_its_teacher(
     tmp_path, tiny_data, teacher, distilled, interrupt
 ):
@@ -96,6 +100,7 @@ def test_a_run_resumes_bitwise_without_its_teacher(
     same_metrics(tmp_path / "run", distilled[0])
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_no_other_teacher(tiny_data, teacher, distilled):
     model_dir, state = distilled
     assert_same_bits(run(model_dir, tiny_data, teacher), state)
@@ -106,6 +111,7 @@ def test_a_run_resumes_with_no_other_teacher(tiny_data, teacher, distilled):
         run(model_dir, tiny_data, teacher, Contrast__teacher=None)
 
 
+@pytest.mark.slow
 def test_held_out_pairs_are_measured_without_the_teacher(tmp_path, tiny_data, teacher):
     bindings = {"Loop__evaluate_every": 4, "Train__evaluators": _Gin("(@HeldOut(),)")}
     run(tmp_path, tiny_data, teacher, **bindings)
@@ -114,6 +120,7 @@ def test_held_out_pairs_are_measured_without_the_teacher(tmp_path, tiny_data, te
     assert "held_out/bitext/distillation_loss" not in last
 
 
+@pytest.mark.slow
 def test_a_teacher_of_a_contrast_has_no_teacher(tmp_path, tiny_data, distilled):
     config = runs.load(tmp_path, tiny_data, **DISTILLED, Teacher__checkpoint=str(distilled[0]))
     before = loading.load_text(read_record(distilled[0]).config, "Train", "").objective

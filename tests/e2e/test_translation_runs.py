@@ -32,6 +32,7 @@ def gin(**bindings):
     return [f"--gin.{name}={value!r}" for name, value in bindings.items()]
 
 
+@pytest.mark.slow
 def test_one_direction_is_trained_and_scored(tmp_path):
     data = tiny.write_tiny_data(tmp_path / "data")
     directions = {"DIRECTIONS": ("fr-en", "en-sw"), "TRAIN_STEPS": 6, "Loop.evaluate_every": 6}
