@@ -150,6 +150,7 @@ def test_nothing_is_measured_on_a_cpu(tmp_path, tiny_data, monkeypatch):
     assert "generator.attention = 'xla': the only implementation for cpu" in found.text
 
 
+@pytest.mark.slow
 def test_measuring_compares_with_and_without_dropout(monkeypatch):
     monkeypatch.setattr(attention_measurement, "implementations", lambda *_: ("xla", "kernel"))
     rows = {"bitext": (2, 8), "monolingual": (2, 16)}

@@ -18,7 +18,8 @@ TOLERANCE = 2e-5
 LANGUAGES = {"LANGUAGES": ("en", "fr", "sw")}
 SYSTEMS = {
     "xlme": {"Loop__micro_batches": 2},
-    "xlm": {"Loop__micro_batches": 2, "Masking__split": (0.5, 0.3, 0.2)},
+    # One stream: half to trace.
+    "xlm": {"XLM__translation_pairs": False, "Masking__split": (0.5, 0.3, 0.2)},
     "veco": {},
     "infoxlm": {},
     "translate": LANGUAGES,
@@ -83,7 +84,8 @@ def from_readings(rows):
     return {f"{rows.stream.name}/{name}": value for name, value in found.items()}
 
 
-@pytest.mark.parametrize("system", tiny.slow_except({"xlm"}, SYSTEMS))
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_metrics_are_those_of_the_log(of_system, predicted, system):
     config, model_dir, read = of_system(system)
     found = predicted(system)
@@ -102,12 +104,13 @@ def test_metrics_are_those_of_the_log(of_system, predicted, system):
     for rows in found.streams:
         if rows.reading is not None:
             shown |= from_readings(rows)
-    assert len(shown) >= {"xlme": 10, "xlm": 4, "veco": 10, "infoxlm": 4, "translate": 2}[system]
+    assert len(shown) >= {"xlme": 10, "xlm": 2, "veco": 10, "infoxlm": 4, "translate": 2}[system]
     for name, value in shown.items():
         np.testing.assert_allclose(value, line[name], rtol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("system", tiny.slow_except({"xlm"}, SYSTEMS))
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_without_weights_the_batch_and_its_masks_are_the_same(of_system, predicted, system):
     config, _, read = of_system(system)
     with_weights, found = predicted(system), batch_inspection.inspect_batch(config, STEP)
@@ -221,7 +224,8 @@ def test_eight_devices_show_the_same_and_import_no_tensorflow(of_system, tiny_da
         np.testing.assert_allclose(found["metrics"][name], value, rtol=1e-4, err_msg=name)
 
 
-def test_notebooks_show_a_frame_without_scripts(predicted):
-    shown = predicted("xlm")._repr_html_()
+def test_notebooks_show_a_frame_without_scripts(of_system, without_model):
+    config, _, _ = of_system("xlm")
+    shown = batch_inspection.inspect_batch(config, STEP)._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;') and " sandbox " in shown
     assert shown.count("<") == 2

@@ -73,6 +73,7 @@ def test_texts_are_encoded_as_by_evaluations(model, pooling, caplog):
     np.testing.assert_array_equal(middle, model.encode(TEXTS, layer=0, pooling=pooling))
 
 
+@pytest.mark.slow
 def test_the_untrained_model_has_the_initial_weights_of_its_run(model):
     untrained = model.untrained()
     objective, seed = model.loaded.objective, model.loaded.config.loop.seed

@@ -20,6 +20,12 @@ from xlme_jax.runs.translating import score, translate
 from xlme_jax.training.mesh import MeshConfig
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Returns a MODEL_DIR with random weights."""
+    return hf_folders.write_checkpoint(tmp_path_factory.mktemp("translate") / "run", "translate")
+
+
 @pytest.mark.parametrize("stopping", ["always", None])
 def test_unknown_rules_are_refused(stopping):
     with pytest.raises(ValueError, match=r"BeamSearch\.early_stopping"):
@@ -141,8 +147,7 @@ def test_explained_lines_have_pictures_and_weights(tmp_path, monkeypatch, caplog
         next(translate(str(run), lines, "fr", BeamSearch(2), scripts=["Cyrl", "Latn"]))
 
 
-def test_cut_translations_are_counted_and_their_lines_named(tmp_path, monkeypatch, caplog):
-    run = hf_folders.write_checkpoint(tmp_path / "run", "translate")
+def test_cut_translations_are_counted_and_their_lines_named(run, monkeypatch, caplog):
     whole, cut = Hypothesis((5, 6), -1.0), Hypothesis((7,), -1.5, is_cut=True)
 
     def each(*_):
@@ -158,9 +163,8 @@ def test_cut_translations_are_counted_and_their_lines_named(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_draws_of_a_line_depend_on_its_number_in_the_file(tmp_path):
+def test_draws_of_a_line_depend_on_its_number_in_the_file(run):
     """An empty line counts: it used to shift the numbers of those after it."""
-    run = hf_folders.write_checkpoint(tmp_path / "run", "translate")
     draw = Sampling(3, seed=4)
     files = ["abc", "", "defg"], ["abc", "h" * 20, "defg"]
     found = [list(translate(str(run), lines, "fr", draw, n_best=3)) for lines in files]
@@ -170,8 +174,7 @@ def test_draws_of_a_line_depend_on_its_number_in_the_file(tmp_path):
         assert texts[0] == texts[1] and len(set(texts[0])) == 3
 
 
-def test_lines_of_files_are_checked(tmp_path):
-    run = hf_folders.write_checkpoint(tmp_path / "run", "translate")
+def test_lines_of_files_are_checked(tmp_path, run):
     texts = {"good": b"abc\n\n   \nd e\n", "none": b"", "latin1": b"abc\nd\xe9\n"}
     for name, text in texts.items():
         (tmp_path / name).write_bytes(text)
@@ -197,18 +200,17 @@ def test_lines_of_files_are_checked(tmp_path):
         assert not found.stdout and "Traceback" not in found.stderr
 
 
-def test_long_lines_are_named_before_anything_is_compiled(tmp_path, monkeypatch):
-    run = str(hf_folders.write_checkpoint(tmp_path / "run", "translate"))
+def test_long_lines_are_named_before_anything_is_compiled(run, monkeypatch):
     for method in ("each", "score"):
         monkeypatch.setattr(Translator, method, None)
     lines = ["abc", "abc def " * 30, "", "d"]
     message = "long, line 2 has .* tokens, and the model reads 32; so have 0 other lines"
     with pytest.raises(ValueError, match=message):
-        next(translate(run, lines, "fr", BeamSearch(), name="long"))
+        next(translate(str(run), lines, "fr", BeamSearch(), name="long"))
     for sides in ((lines, ["d"] * 4), (["d"] * 4, lines)):
         names = ("long", "other") if sides[0] is lines else ("other", "long")
         with pytest.raises(ValueError, match=message):
-            score(run, *sides, "fr", names=names)
+            score(str(run), *sides, "fr", names=names)
 
 
 def test_the_mesh_of_a_run_is_kept_where_devices_allow(tmp_path, monkeypatch):
