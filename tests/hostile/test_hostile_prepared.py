@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from fuzzing import budgets, check, damaged
+from helpers import tiny
 from hypothesis import strategies as st
 
 from xlme_jax.data.batches.pipeline import make_iterator
@@ -283,7 +284,7 @@ def test_a_position_is_taken_or_refused_by_its_name(directory, cases):
             iterator.set_state(value)
 
 
-@pytest.mark.parametrize("small_tokens", [0, 1 << 20])
+@pytest.mark.parametrize("small_tokens", tiny.slow_except([1 << 20], [0, 1 << 20]))
 def test_sixty_damages_of_sixty_are_found(directory, monkeypatch, small_tokens):
     """Flips 50 bits and truncates 10 times, over all files of the data set."""
     monkeypatch.setattr(shared, "SMALL_TOKENS", small_tokens)
