@@ -197,6 +197,7 @@ def test_one_listing_has_the_sizes_of_all_objects(folder):
     assert (folder / "missing").sizes() == {}
 
 
+@pytest.mark.slow
 def test_a_data_set_in_a_bucket_is_checked(folder):
     tiny.write_tiny_data(folder)
     dataset = PreparedDataset.load(folder)
