@@ -273,12 +273,11 @@ def nearest(code: str, count: int = 3) -> list[Language]:
     return list(dict.fromkeys(filter(None, candidates)))[:count]
 
 
+@functools.lru_cache(maxsize=1 << 10)
 def nearest_text(code: str) -> str:
     """Returns "; nearest: ..." for a message about a code, or "" if nothing is near."""
-    languages = nearest(code)
-    if not languages:
-        return ""
-    return "; nearest: " + ", ".join(f"{language.tag} ({language.name})" for language in languages)
+    texts = [f"{language.tag} ({language.name})" for language in nearest(code)]
+    return "; nearest: " + ", ".join(texts) if texts else ""
 
 
 # --- Parts of a code ---
