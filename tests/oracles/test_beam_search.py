@@ -85,7 +85,7 @@ def _search(config, length):
 
 
 SETTINGS = itertools.product([4, 5], [0.6, 1.0, 2.0], [True, False, "never"])
-BY_DEFAULT = {(4, 0.6, True), (5, 1.0, False), (4, 2.0, "never")}
+BY_DEFAULT = {(4, 0.6, True), (4, 2.0, "never")}
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,7 @@ def generated(weights, first, config, length, excluded=()):
     return padded, expected.sequences_scores.reshape(len(first), config.beams).numpy()
 
 
+@pytest.mark.slow
 def test_one_beam_equals_greedy_generate():
     first, length = [3, 5, 7, 11], 9
     for seed in range(3):
@@ -179,7 +180,8 @@ def test_one_beam_equals_greedy_generate():
         np.testing.assert_array_equal(found.tokens[:, 0], padded)
 
 
-@pytest.mark.parametrize("penalty", tiny.slow_except({0.6}, [0.6, 1.0]))
+@pytest.mark.slow
+@pytest.mark.parametrize("penalty", [0.6, 1.0])
 def test_enough_beams_find_the_best_of_all_sequences(penalty):
     size, new, first = 4, 5, 3
     for seed in range(4):

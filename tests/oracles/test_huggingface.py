@@ -47,7 +47,12 @@ def rtd_logits(objective, params, batch):
 SHAPES = [
     {},
     {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1},
-    {"type_vocab_size": 2, "layer_norm_eps": 1e-3, "max_position_embeddings": 100},
+    {
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-3,
+        "max_position_embeddings": 100,
+        "num_hidden_layers": 2,
+    },
 ]
 
 
@@ -69,6 +74,7 @@ def test_imported_states_and_logits(tmp_path, shape, scan_layers):
     assert hf_folders.largest_difference([logits], [expected.logits], batch) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_imported_encoder_without_a_head(tmp_path):
     model = hf_folders.write_xlmr(tmp_path / "xlmr", with_head=False)
     import_folder(tmp_path / "xlmr", tmp_path / "run", True)
@@ -96,7 +102,7 @@ def test_exported_discriminator(tmp_path, sharing, gate_input, scan_layers):
         XLME__embedding_sharing=sharing,
         Encoder__gate_input=gate_input,
         Encoder__scan_layers=scan_layers,
-        Encoder__num_layers=3,
+        Encoder__num_layers=2,
         Encoder__relative_buckets=8,
         Encoder__relative_max_distance=11,
     )
@@ -164,7 +170,8 @@ def exported_xlm(tmp_path_factory):
     return export
 
 
-@pytest.mark.parametrize("bias", tiny.slow_except({"gated"}, ["none", "gated"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", ["none", "gated"])
 def test_exported_masked_lm(exported_xlm, bias):
     run, folder = exported_xlm(bias)
     model, found = transformers.AutoModelForMaskedLM.from_pretrained(
@@ -217,6 +224,7 @@ def test_exported_masked_lm_with_more_or_fewer_tokens(tmp_path, masked_lm, more)
         torch.testing.assert_close(again(**inputs).logits, after)
 
 
+@pytest.mark.slow
 def test_exported_masked_lm_as_a_tuple(masked_lm):
     model, inputs = masked_lm
     with torch.no_grad():
@@ -226,6 +234,7 @@ def test_exported_masked_lm_as_a_tuple(masked_lm):
     assert torch.equal(found[0], expected.loss) and torch.equal(found[1], expected.logits)
 
 
+@pytest.mark.slow
 def test_losses_of_accumulated_batches_add_up(masked_lm):
     """As in Trainer, each batch's loss is divided by the labels of all batches."""
     model, inputs = masked_lm

@@ -34,7 +34,7 @@ def test_loss_and_gradient_are_those_of_sentence_transformers(symmetric):
         losses = [in_batch.contrast_in_batch(a, b, jnp.float32(SCALE)).loss for a, b in ways]
         return sum(losses).mean() / len(ways)
 
-    value, gradients = jax.value_and_grad(loss, argnums=(0, 1))(first, second)
+    value, gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(first, second)
     tensors = [torch.tensor(side, requires_grad=True) for side in (first, second)]
     unit = [torch.nn.functional.normalize(tensor, dim=1) for tensor in tensors]
     scores = SCALE * unit[0] @ unit[1].T
@@ -68,7 +68,7 @@ def test_triplets_are_those_of_sentence_transformers(directions_):
             ways.append(in_batch.contrast_in_batch(second, first, scale))
         return sum(way.loss for way in ways).mean() / len(ways)
 
-    value, gradient = jax.value_and_grad(loss)(sides)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(sides)
     tensors = [torch.tensor(side, requires_grad=True) for side in sides]
     reference = losses.MultipleNegativesRankingLoss(
         None, scale=SCALE, directions=directions_, partition_mode="per_direction"

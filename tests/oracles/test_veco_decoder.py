@@ -177,6 +177,7 @@ def test_hidden_states_and_logits(theirs, scan):
     np.testing.assert_allclose(found[real], logits[real], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_gradients_of_a_loss(theirs):
     """Compares gradients of cross-attention, encoder weights and source states."""
     rows, states, read = batch()
