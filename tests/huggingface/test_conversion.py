@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def exported_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
-    run = hf_folders.write_checkpoint(folder / "run", "xlm")
+    run = hf_folders.write_checkpoint(folder / "run", "xlm", Encoder__relative_bias="gated")
     return hf_folders.export(run, folder / "exported")
 
 
@@ -43,19 +43,16 @@ def exported(tmp_path, exported_once):
 @pytest.mark.parametrize(
     ("objective", "bindings"),
     [
-        (
+        pytest.param(
             "xlme",
             {
                 "XLME__embedding_sharing": "gdes",
                 "Encoder__gate_input": "hidden",
                 "Encoder__pre_norm": True,
             },
-        ),
-        pytest.param(
-            "xlm",
-            {"Encoder__relative_bias": "plain", "Encoder__absolute_positions": False},
             marks=pytest.mark.slow,
         ),
+        ("xlm", {"Encoder__relative_bias": "plain", "Encoder__absolute_positions": False}),
         pytest.param("infoxlm", {}, marks=pytest.mark.slow),
     ],
 )
@@ -174,13 +171,13 @@ def tuning(tmp_path):
     return run, [*flags, "--gin.Train.evaluators=()"]
 
 
-def test_a_configuration_takes_the_system_of_a_folder(tmp_path, tuning):
-    _, flags = tuning
+def test_a_configuration_takes_the_system_of_a_folder(tmp_path, exported):
+    flags = finetuning.finetune_flags(tmp_path / "tuned", "data", exported, "cldr_tagging")
     with pytest.raises(ValueError, match="has no checkpoint"):
         finetuning.load(flags)
     loading.convert_init_from(as_run)
     config = finetuning.load(flags)
-    assert config.loop.init_from == as_run(str(tmp_path / "exported"))
+    assert config.loop.init_from == as_run(str(exported))
     assert config.objective.pretrained.encoder.relative_bias == "gated"
 
 
@@ -197,6 +194,7 @@ def test_fine_tuning_starts_from_a_folder(tuning):
     assert 0 < moved < 0.01  # One update of at most the rate, 1e-3.
 
 
+@pytest.mark.slow
 def test_an_untrained_head_fills_no_gap(tmp_path):
     """An exported discriminator has no MLM head, and the import makes one at random."""
     run = hf_folders.write_checkpoint(tmp_path / "run", "xlme")

@@ -1,7 +1,7 @@
 """The metadata of cards, as the hub reads it."""
 
 import pytest
-from helpers import hf_folders, tiny
+from helpers import hf_folders
 
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
@@ -72,7 +72,8 @@ def results_in(readme):
     ]
 
 
-@pytest.mark.parametrize("objective", tiny.slow_except({"xlme"}, ["xlme", "translate"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["xlme", "translate"])
 def test_the_hub_reads_the_results_of_a_card(tmp_path, objective):
     more = {"Encoder__num_layers": 2} if objective == "translate" else {}
     run = evaluated(hf_folders.write_checkpoint(tmp_path / "run", objective, **more))

@@ -178,8 +178,8 @@ def test_gradients_reach_states_and_weights():
     assert all(x.grad.any() for x in (*output.hidden_states, *output.attentions))
 
 
-@pytest.mark.parametrize("use_reentrant", [True, False])
-@pytest.mark.parametrize("kind", tiny.slow_except({"gated", "none"}, KINDS))
+@pytest.mark.parametrize("use_reentrant", tiny.slow_except({False}, [True, False]))
+@pytest.mark.parametrize("kind", tiny.slow_except({"gated"}, KINDS))
 def test_gradient_checkpointing_changes_no_gradient(kind, use_reentrant):
     model = model_of(modeling.XLMEForTokenClassification, kind).train()
     gradients, calls = [], []

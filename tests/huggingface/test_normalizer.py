@@ -81,6 +81,7 @@ def nmt_nfkc():
     return both(default()[0])
 
 
+@pytest.mark.slow
 def test_rules_are_those_of_the_model(nmt_nfkc):
     theirs, _, _ = nmt_nfkc
     _, table = default()

@@ -36,7 +36,11 @@ ARTICLE = {
 }
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["bytes", "unknown"])
+@pytest.fixture(
+    scope="module",
+    params=[True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["bytes", "unknown"],
+)
 def pair(request, tmp_path_factory):
     """Returns our vocabulary, with and without byte fallback, and its transformers tokenizer."""
     folder = tmp_path_factory.mktemp("tokenizer")

@@ -59,6 +59,7 @@ def check_attention(objective, params, texts, target, language, model, inputs):
         assert np.ptp(ours[number], axis=1).max() > 2e-4  # Weights are small.
 
 
+@pytest.mark.slow
 def test_logits_and_translations(exported):
     objective, params, folder = exported
     words = Vocabulary.load(folder / hf_folders.TOKENIZER)

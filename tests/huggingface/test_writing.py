@@ -119,7 +119,7 @@ def test_any_objective_exports_its_encoder():
     assert "head" not in writing.exported_params(Objective("task_head"), tuned)
 
 
-@pytest.mark.parametrize("objective", tiny.slow_except({"veco"}, ["xlm", "infoxlm", "veco"]))
+@pytest.mark.parametrize("objective", tiny.slow_except({"xlm"}, ["xlm", "infoxlm", "veco"]))
 def test_masked_language_models_go_out_as_xlmr(tmp_path, shared, objective):
     run = shared(objective)
     hf_folders.export(run, tmp_path / "exported")
@@ -137,6 +137,7 @@ def test_masked_language_models_go_out_as_xlmr(tmp_path, shared, objective):
         np.testing.assert_array_equal(found[name], array)
 
 
+@pytest.mark.slow
 def test_rtd_without_relative_bias_goes_out_as_xlmr_without_head(tmp_path, shared):
     run = shared(Encoder__relative_bias="none")
     hf_folders.export(run, tmp_path / "exported")
@@ -240,6 +241,7 @@ def test_the_history_is_of_the_checkpoints_that_were_used(tmp_path):
     assert "1. Missing run (`first`), 7 steps.\n2. InfoXLM, 7 steps." in card
 
 
+@pytest.mark.slow
 def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
     pytest.importorskip("transformers", reason="writes the folder")
     hf_folders.write_xlmr(tmp_path / "xlm-roberta-tiny")
@@ -265,6 +267,7 @@ def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
     assert "InfoXLM: An Information-Theoretic" in card and "Conneau and Lample" not in card
 
 
+@pytest.mark.slow
 def test_a_run_at_step_0_without_data_in_its_record_is_no_import(tmp_path):
     run = hf_folders.write_checkpoint(tmp_path / "run", steps=(0,))
     hf_folders.export(run, tmp_path / "exported")
@@ -320,6 +323,7 @@ def test_what_is_there_is_refused_before_weights_are_read(tmp_path, monkeypatch)
             writing.export("no checkpoint at all", None, output, "")
 
 
+@pytest.mark.slow
 def test_an_empty_working_directory_can_be_filled(tmp_path, shared, monkeypatch):
     run = shared("xlm")
     (tmp_path / "my model").mkdir()
