@@ -78,13 +78,13 @@ def corpus_of(pairs, name="en-fr"):
     return AlignedCorpus(name, ("en", "fr"), sources, targets, sure, possible, 0)
 
 
-def random_corpus(count=12, seed=1, name="en-fr"):
+def random_corpus(count=12, seed=1, name="en-fr", longest=11):
     rng = np.random.default_rng(seed)
 
     def sentence():
         return tuple(
             "".join(rng.choice(list("abcdefgh"), rng.integers(1, 4)))
-            for _ in range(rng.integers(1, 12))
+            for _ in range(rng.integers(1, longest + 1))
         )
 
     return corpus_of([(sentence(), sentence()) for _ in range(count)], name)
@@ -148,7 +148,7 @@ OPTIONS = ({}, {"batch_tokens": 100}, {"row_multiple": 8})
     ),
 )
 def test_links_of_every_layer_are_those_of_a_pair_alone(temperature, options, restarts):
-    subject, params, corpus = Subject(restarts), parameters(), random_corpus(30)
+    subject, params, corpus = Subject(restarts), parameters(), random_corpus(16)
     found = predicted_links(subject, params, corpus, temperature, **options)
     for pair, layers in zip(zip(corpus.sources, corpus.targets), found):
         for layer, links in enumerate(layers):
@@ -194,7 +194,7 @@ def test_dot_products_below_zero_count_as_next_to_none():
     hidden[0, :2, :2] = np.eye(2)
     hidden[0, 2:, :2] = dots.T
     source = np.array([[True, True, False, False, False]])
-    plan = np.exp(alignment._plan(jnp.asarray(hidden), source, ~source, None))[0, :2, 2:]
+    plan = np.exp(jax.jit(alignment._plan)(hidden, source, ~source, None))[0, :2, 2:]
     kernel = np.maximum(dots, 1e-6)
     kernel /= kernel.sum(axis=0)
     kernel /= kernel.sum(axis=1, keepdims=True)
@@ -213,6 +213,7 @@ def test_words_without_tokens_are_linked_to_nothing():
     assert predicted_links(Subject(), parameters(), corpus) == [[set()] * 3, [{(1, 2)}] * 3]
 
 
+@pytest.mark.slow
 def test_any_token_makes_a_link_of_words():
     """Equal letters have equal states, however words are tokenized."""
     params = parameters()
@@ -237,8 +238,8 @@ def write_corpus(folder, corpus):
 def corpora(tmp_path):
     """Writes two corpora; returns {name: corpus}."""
     found = {
-        "en-fr": random_corpus(12),
-        "en-ru_dev": random_corpus(8, seed=2, name="en-ru_dev"),
+        "en-fr": random_corpus(12, longest=5),
+        "en-ru_dev": random_corpus(8, seed=2, name="en-ru_dev", longest=5),
     }
     for name, corpus in found.items():
         write_corpus(tmp_path / name, corpus)
@@ -292,7 +293,11 @@ def one_corpus(folder, name):
     return WordAlignment(str(folder), (name,)).build(Subject())(parameters()).results
 
 
-def test_long_pairs_are_cut_and_counted(tmp_path, corpora):
+@pytest.mark.slow
+def test_long_pairs_are_cut_and_counted(tmp_path):
+    corpora = {name: random_corpus(8, name=name) for name in ("en-fr", "en-ru_dev")}
+    for name, corpus in corpora.items():
+        write_corpus(tmp_path / name, corpus)
     subject, params = Subject(), parameters()
     subject.max_length = 30
     outcome = WordAlignment(str(tmp_path)).build(subject)(params)
@@ -344,6 +349,7 @@ def test_a_damaged_set_does_not_stop_the_others(tmp_path, corpora, caplog):
         WordAlignment(str(tmp_path)).build(Subject())
 
 
+@pytest.mark.slow
 def test_a_set_without_short_pairs_does_not_stop_the_others(tmp_path, corpora):
     long = corpus_of([(("abcdefgh",) * 4, ("abcdefgh",) * 4)], "en-it")
     write_corpus(tmp_path / "en-it", long)
@@ -380,7 +386,7 @@ def scorer(predicted, sure, possible):
 
 def test_the_reference_archive_scores_as_its_own_scorer(tmp_path):
     names = ["de-en", "en-cs", "en-fr", "en-hi", "ro-en"]
-    corpora = {name: random_corpus(9, seed, name) for seed, name in enumerate(names)}
+    corpora = {name: random_corpus(9, seed, name, longest=5) for seed, name in enumerate(names)}
     archive(tmp_path, corpora)
     subject, params = Subject(), parameters()
     outcome = WordAlignment(str(tmp_path)).build(subject)(params)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import tiny
 from helpers.chemprot_files import write
 from helpers.finetuning import write_vocabulary
 
@@ -242,7 +243,7 @@ def pointing_at_gold(rows):
     return predict
 
 
-@pytest.mark.parametrize("language", ["en", "ru", "el"])
+@pytest.mark.parametrize("language", tiny.slow_except({"el"}, ["en", "ru", "el"]))
 def test_answers_are_found_where_the_logits_point(vocabulary, language):
     """A head that outputs the gold tokens in windows gives the exact answers."""
     task, count, length, stride = benchmark("cldr_answers"), 20, 24, 10

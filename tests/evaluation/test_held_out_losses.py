@@ -110,7 +110,7 @@ def summed_here(context, params, passes):
     return {name: tops[name] / bottoms[name] for name in tops if bottoms[name]}
 
 
-@pytest.mark.parametrize("objective", tiny.slow_except({"xlme"}, METRICS))
+@pytest.mark.parametrize("objective", tiny.slow_except({"xlm"}, METRICS))
 def test_figures_are_the_sums_over_all_rows(data, mesh, objective):
     """The run has dropout and streams without held-out text."""
     dropout = {"Encoder__dropout": 0.3, "Encoder__attention_dropout": 0.3}
@@ -206,6 +206,7 @@ def test_other_weights_give_other_figures_and_the_step_does_not(one_stream, mesh
     assert other["held_out/monolingual/mlm_loss"] != first["held_out/monolingual/mlm_loss"]
 
 
+@pytest.mark.slow
 def test_streams_without_held_out_text_are_skipped_and_named(tiny_data, mesh, caplog):
     context = context_of(prepared.PreparedDataset.load(tiny_data), mesh, "xlm")
     caplog.set_level(logging.INFO)

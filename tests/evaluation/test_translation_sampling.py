@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from helpers import tiny
 
 from xlme_jax.evaluation.random_translations import Sampling, allowed, sample
 
@@ -39,7 +40,7 @@ def drawn(config, rows, length=3, limits=None):
     return jax.tree.map(np.asarray, run(jnp.full(rows, 3), jnp.arange(rows), limits))
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("temperature", tiny.slow_except({0.6}, [1.0, 0.6]))
 def test_sequences_have_the_probabilities_of_the_model(temperature):
     found = drawn(Sampling(4, temperature), 1000)
     log_p = np.log(scipy.special.softmax(TABLE / temperature, axis=1))
@@ -90,6 +91,7 @@ def test_cut_distributions_are_those_of_hugging_face(options):
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_each_text_has_a_limit_of_its_own():
     """A text draws the same tokens whatever the limits of the others, and stops at its own."""
     limits = np.tile([2, 9, 4], 10)
