@@ -874,6 +874,7 @@ def test_embedded_labels_say_the_same_in_every_language():
 # --- Real files ---
 
 
+@pytest.mark.slow
 @needs_eval
 def test_every_set_of_the_folder_can_be_read():
     seen = 0

@@ -78,6 +78,7 @@ def test_any_part_of_the_corpus_can_be_made_alone():
     assert list(pairs(ALL_KINDS, "en", "hi", "validation", 4, start=5)) == bitext[5:]
 
 
+@pytest.mark.slow
 def test_corpus_does_not_depend_on_the_hash_seed_and_loads_babel_late():
     program = (
         "import sys; from xlme_jax.data.cldr.corpus import *;"

@@ -346,6 +346,7 @@ def test_why_answers_are_lost(context, text, start, reason):
     assert lost[0] == reason
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not EVAL.is_dir(), reason="no ../shared/data/eval here")
 def test_answers_of_xquad_come_back_to_the_letter():
     examples = {
@@ -360,6 +361,7 @@ def test_answers_of_xquad_come_back_to_the_letter():
         assert len(lost) < 0.01 * len(some), (language, json.dumps(lost, ensure_ascii=False))
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_spans(tmp_path):
     context = "xyz (0123). "
     answers = [{"text": "0123", "answer_start": 5}], [{"text": "012", "answer_start": 5}]

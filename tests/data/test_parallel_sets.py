@@ -469,6 +469,7 @@ def test_real_tatoeba_and_bucc():
     assert found.gold is not None and len(found.gold) == 257
 
 
+@pytest.mark.slow
 @needs_eval
 def test_real_alignments():
     found, report = read(EVAL / "wordalign" / "en-fr")

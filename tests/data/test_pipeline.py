@@ -128,7 +128,8 @@ def counted(dataset, batch):
     return {"monolingual": dict(rows), "bitext": dict(drawn)}
 
 
-@pytest.mark.parametrize("kind", tiny.slow_except({"bitext"}, ["monolingual", "bitext"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["monolingual", "bitext"])
 def test_shares_of_groups_of_tasks(data, kind):
     """The groups get their shares of the draws, divided among their tasks as without shares."""
     name = {"monolingual": "sw", "bitext": "en-sw"}[kind]
@@ -333,6 +334,7 @@ def test_batches_have_the_promised_form(data):
         segments(batch["monolingual"])
 
 
+@pytest.mark.slow
 def test_rows_are_well_filled(tmp_path):
     rng = np.random.default_rng(5)
     pairs = [pair(rng, n) for n in rng.integers(4, 60, 4096)]

@@ -71,6 +71,7 @@ def test_examples_come_back_in_order_and_by_number(tmp_path, labels, size):
     data.verify()
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(sorted(LABELS)),

@@ -141,6 +141,7 @@ def test_a_run_opens_each_shared_file_once(tmp_path, few, monkeypatch):
     assert sorted(opened) == sorted(str(tmp_path / shard) for shard in shards)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_added_changes_no_other_and_equal_tasks_give_equal_files(tmp_path, few):
     first, second = tmp_path / "first", tmp_path / "second"
     rows = complete(first, write(first, NAMES)).tasks

@@ -100,7 +100,7 @@ class TestCompression:
         assert list(raw_lines(path)) == [b"text"]
 
     @pytest.mark.parametrize("suffix", DAMAGEABLE)
-    @pytest.mark.parametrize("kept", slow_except({0.5, 0.999}, [0.02, 0.5, 0.999]))
+    @pytest.mark.parametrize("kept", slow_except({0.999}, [0.02, 0.5, 0.999]))
     def test_truncated_file_is_an_error_that_says_how_far_it_got(self, tmp_path, suffix, kept):
         rng = random.Random(0)
         count = 30_000
@@ -283,6 +283,7 @@ class TestDocuments:
         if limit > 24:  # room for two words: none is cut
             assert [word for piece in pieces for word in piece.split()] == words
 
+    @pytest.mark.slow
     def test_line_of_fifty_megabytes_stays_bounded(self, tmp_path):
         character = "語".encode()
         path = tmp_path / "zh.txt.xz"
