@@ -324,10 +324,8 @@ def test_a_second_preparation_waits_for_the_first(config, done, monkeypatch):
     assert len([line for line in said if "Waiting" in line]) == 1 and not done
 
 
-@pytest.mark.parametrize(
-    ("moments", "least"),
-    [([9, 40, 33], 2), pytest.param(range(1, 500), 40, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("moments", "least"), [([9, 40, 33], 2), (range(1, 500), 40)])
 def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(
     config, tmp_path, moments, least
 ):
@@ -711,6 +709,7 @@ def test_validation_is_held_out_of_everything(held_config):
     }
 
 
+@pytest.mark.slow
 def test_a_multiway_folder_needs_no_ids(held_config, multiway, tmp_path):
     prepare(held_config)
     shutil.copytree(multiway / "pairs", tmp_path / "pairs")
@@ -771,6 +770,7 @@ def test_shuffled_pairs_translate_nothing_in_training_alone(held_config):
     assert len(before["bitext_en_fr", "train"]) == len(after["bitext_en_fr", "train"])
 
 
+@pytest.mark.slow
 def test_held_out_units_are_made_once_and_again_if_they_change(held_config, done):
     prepare(held_config)
     before = contents(held_config.output)

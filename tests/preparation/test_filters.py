@@ -161,6 +161,7 @@ def test_beam_and_seqio_write_the_same_bytes(config, tmp_path, monkeypatch, vali
     assert content(seqio.output) == expected
 
 
+@pytest.mark.slow
 def test_two_workers_write_the_same_bytes(config, tmp_path):
     prepare(config)
     other = dataclasses.replace(config, output=str(tmp_path / "two"), workers=2)

@@ -42,7 +42,7 @@ def test_every_item_gets_its_result(count, capfd):
     assert "13.0k/13.0k" in printed and "3 of 3 files" in printed
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_errors_arrive_as_they_were_raised(count):
     with pytest.raises(ValueError, match="cannot do 1"):
         list(workers.run(fail, [1, 1], count, nothing))

@@ -51,6 +51,7 @@ def test_parallel_sets_are_tasks_of_pairs(folder, raw):
     assert [task.name for task in seqio.MixtureRegistry.get("bucc").tasks] == ["bucc_ru"]
 
 
+@pytest.mark.slow
 def test_word_alignments_bring_their_links(folder, raw):
     vocabulary = Vocabulary.load(raw.vocabulary)
     names = tasks.analyses.register("wordalign", folder, raw.vocabulary)

@@ -211,7 +211,7 @@ def rows_of(dataset, name):
     return [{"tokens": ids.tolist(), "labels": labels.tolist()} for ids, labels in read]
 
 
-@pytest.mark.parametrize("runner", ["", "DirectRunner"])
+@pytest.mark.parametrize("runner", tiny.slow_except([""], ["", "DirectRunner"]))
 def test_tasks_become_prepared_data(config, vocabulary, runner):
     if runner:
         pytest.importorskip("apache_beam")
@@ -228,6 +228,7 @@ def test_tasks_become_prepared_data(config, vocabulary, runner):
     dataset.verify()
 
 
+@pytest.mark.slow
 def test_workers_and_seqio_write_the_same(config, tmp_path, monkeypatch):
     prepare(config)
     one = PreparedDataset.load(config.output)
@@ -281,6 +282,7 @@ def test_a_wrong_label_stops_the_preparation(config, tmp_path):
         prepare(dataclasses.replace(config, tasks=("xnli",), eval_dir=str(tmp_path / "bad")))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not EVAL.is_dir(), reason=f"{EVAL} is not there")
 def test_real_files_become_tasks(raw):
     names = tasks.labelled.register_found(EVAL, raw.vocabulary)
@@ -366,11 +368,8 @@ def text_rows(vocabulary, name, examples, labels):
     return expected(vocabulary, name, made)
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [("udpos", "tydiqa"), pytest.param((), marks=pytest.mark.slow)],
-    ids=["some", "all"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [("udpos", "tydiqa"), ()], ids=["some", "all"])
 def test_sets_of_tfds_become_the_same_rows(raw, vocabulary, chosen):
     pair = ("cat", "dog")
     question = QuestionExample("", "Who sat?", CONTEXT, (Answer("cat", 8),))

@@ -71,6 +71,7 @@ def test_prepared_ids_are_those_of_seqio(raw, cc100, bitext, tmp_path):
     assert records == pairs
 
 
+@pytest.mark.slow
 def test_sharded_by_file(bitext):
     task = seqio.TaskRegistry.get("bitext_en_sw")
     assert [os.path.basename(n).split(".")[0] for n in task.source.list_shards("train")] == [
@@ -88,6 +89,7 @@ def test_sharded_by_file(bitext):
     ]
 
 
+@pytest.mark.slow
 def test_mixture_trims_and_repeats(cc100):
     mixture = seqio.get_mixture_or_task("cc100")
     # Without a buffer of a thousand examples to shuffle, which twelve sentences fill slowly.

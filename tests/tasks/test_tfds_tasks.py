@@ -52,7 +52,7 @@ def test_two_lines_of_one_set_are_refused():
 @pytest.mark.parametrize(
     ("line", "fields"),
     [
-        ("wiki40b/th:1.3.0=th", {"tokens": "text"}),
+        pytest.param("wiki40b/th:1.3.0=th", {"tokens": "text"}, marks=pytest.mark.slow),
         ("para_crawl/ende:1.2.0=en-de", {"source": "en", "target": "de"}),
     ],
 )
