@@ -74,6 +74,7 @@ def test_sheets_have_families_and_correlations():
     assert interlingual.sheets(system([])) == []
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_for_what_is_there():
     rows = tatoeba(scored()) + tatoeba(scored(1), name="untrained")
     pictures = {picture.name: picture.png for picture in interlingual.drawn(system(rows))}

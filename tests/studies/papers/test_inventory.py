@@ -121,7 +121,7 @@ def loaded(arguments, started, roots):
     return [loading.load(files, bindings, root) for root in roots]
 
 
-@pytest.mark.parametrize("paper", tiny.slow_except({"xlme", "veco"}, PAPERS))
+@pytest.mark.parametrize("paper", tiny.slow_except({"xlme"}, PAPERS))
 def test_gin_flags_of_the_commands_are_valid(paper, started):
     roots = {"train": ["Train"], "sweep": ["Sweep", "Train"]}
     checked = [
@@ -151,7 +151,7 @@ def test_each_training_has_folders_of_its_own():
         assert not {folder: some for folder, some in folders.items() if len(some) > 1}
 
 
-@pytest.mark.parametrize("paper", tiny.slow_except({"xlme", "veco"}, PAPERS))
+@pytest.mark.parametrize("paper", tiny.slow_except({"xlme"}, PAPERS))
 def test_benchmarks_have_the_splits_that_commands_need(paper, started):
     def splits(task):
         found = BENCHMARKS[task].source.layouts

@@ -68,6 +68,7 @@ def _write(folder, seed=0, flops=1e15, files=None):
 # ---- Pictures ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_layer_curves_are_drawn():
     points = {float(x): Spread((0.1 * x, 0.1 * x + 0.05)) for x in range(4)}
     curves = [Curve("a", points), Curve("b", points, ":"), Curve("paper", points, ":", True)]
@@ -76,6 +77,7 @@ def test_layer_curves_are_drawn():
     assert not _has(_image(pictures.layer_curves([], "Title", "percent")), "#0072B2")
 
 
+@pytest.mark.slow
 def test_flops_are_drawn_for_ours_and_the_papers():
     quoted = [Curve(f"p{i}", {1e20: Spread((0.7 + i / 1000,))}, "", True) for i in range(4)]
     ours = Curve("a", {1e15: Spread((0.4,))})
@@ -236,6 +238,7 @@ def test_a_result_that_counts_twice_is_refused(tmp_path):
         pages.write(pages.load([f"x={path}", f"x={path}"]), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_command_and_its_errors(tmp_path):
     _write(tmp_path / "a")
     flags = [[f"--output={tmp_path / 'out'}", f"--results=x={tmp_path / name}"] for name in "ab"]

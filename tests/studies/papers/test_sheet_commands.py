@@ -1,6 +1,7 @@
 """Every command of every sheet gives its number, in its cell.
 
-All of them take 20 minutes on 2 cores: the default suite has one run, with its sheets.
+All of them take 20 minutes on 2 cores: the default suite has none, and test_inventory.py checks
+their flags.
 """
 
 import json
@@ -9,7 +10,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import sheet_commands, tiny
+from helpers import sheet_commands
 
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
 from xlme_jax.studies.papers import comparison_page, inventory
@@ -187,13 +188,12 @@ def test_commands_fill_their_cells(paper, name, place):
 RUNS = list(
     dict.fromkeys((paper, run) for paper in PAPERS for item in PAPERS[paper] for run in item.runs)
 )
-# Of one encoder, which compiles fastest.
-FAST_RUN = ("xlme", item_of("xlme", "Table 2").runs[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("paper", "run"),
-    tiny.slow_except({FAST_RUN}, RUNS),
+    RUNS,
     ids=lambda x: re.sub(r".*MODEL_DIR=\"'(\S+)'\".*", r"\1", x).replace("/", "_"),
 )
 def test_runs_of_rows_have_numbers_in_cells(paper, run, place):

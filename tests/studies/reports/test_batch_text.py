@@ -102,8 +102,8 @@ HOSTILE = "\x1b]0;x\x07\x00\u202e<script>\u2066\r\n"
 
 def test_no_control_character_reaches_the_terminal():
     pieces = list(made_batches.PIECES)
-    pieces[5], pieces[10] = HOSTILE, "x" * 1_000_000
+    pieces[5], pieces[10] = HOSTILE, "x" * 100_000
     text = batch_text.render(made_batches.batch(made_batches.stream(pieces)))
-    assert len(text) > 1_000_000
+    assert len(text) > 100_000
     assert {c for c in text if not c.isprintable()} == {"\n", "\u2068", "\u2069"}
     assert "[␛]0;x␇␀⟨U+202E⟩<script>⟨U+2066⟩␍␊]" in text

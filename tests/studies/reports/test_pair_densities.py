@@ -67,9 +67,8 @@ def test_the_linear_programme_leaves_out_what_sinkhorn_keeps(counts):
     assert never[0] == never[2] == 0 and never[1] >= 50 - (2 * 12 - 1)
 
 
-@pytest.mark.parametrize(
-    "shown", [pytest.param((), marks=pytest.mark.slow), ("l3", "l5", "l0", "l7")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("shown", [(), ("l3", "l5", "l0", "l7")])
 def test_densities_are_drawn(tmp_path, counts, shown):
     found = pair_densities.samplers(names(counts), counts, 0.6)
     for number, samplers in enumerate((found[1:], found[2:])):

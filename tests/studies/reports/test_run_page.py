@@ -90,7 +90,7 @@ def test_pairs_weighted_up_and_down_most_are_shown(tmp_path, undrawn):
 
 
 def test_page_is_self_contained_and_holds_the_picture(tmp_path):
-    write_run(tmp_path / "run", range(0, 100, 10))
+    write_run(tmp_path / "run", range(0, 100, 10), rtd=False, probe=False)
     page = write_report(tmp_path / "run", command="python -m xlme_jax.train").read_text()
     picture = (tmp_path / "run" / "report.png").read_bytes()
     assert picture.startswith(PNG)

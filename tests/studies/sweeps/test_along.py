@@ -60,6 +60,7 @@ def test_scores_by_step_and_flops_are_numpys(tmp_path, run):
     assert json.loads((tmp_path / "sweep.json").read_text())["best"] is None
 
 
+@pytest.mark.slow
 def test_the_curve_grows_when_the_other_share_has_run(tmp_path, run):
     assert sweep(run, tmp_path, shard=(0, 3)).run() == 0
     found = json.loads((tmp_path / "curve.json").read_text())
