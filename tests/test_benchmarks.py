@@ -180,6 +180,7 @@ def write_multiway(folder, units, shift):
         (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.slow
 def test_dictionary(tmp_path):
     """The languages share no words, so only counts identify translations."""
     write_multiway(tmp_path / "multiway" / "one", 400, shift=7)

@@ -69,6 +69,7 @@ with open(options.output, "w") as file:
 """
 
 
+@pytest.mark.slow
 def test_two_commits_run_their_own_benchmarks(tmp_path):
     repository, output = tmp_path / "repository", tmp_path / "found.json"
 

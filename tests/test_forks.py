@@ -23,7 +23,8 @@ def copy(text, *arguments, **options):
     return tiny.start(["-c", text, *arguments], modules=("jax",), **options)
 
 
-@pytest.mark.parametrize("devices", tiny.slow_except([2], [1, 2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
 def test_a_copy_has_the_facts_of_a_process(tmp_path, devices):
     options = {"devices": devices, "cwd": tmp_path, "start_new_session": True}
     outcomes = [
@@ -70,6 +71,7 @@ def test_files_and_input_are_those_given(tmp_path):
     assert (tmp_path / "out").read_text() == "line\n"
 
 
+@pytest.mark.slow
 def test_a_variable_that_libraries_read_on_import_needs_a_process_of_its_own():
     text = "import jax; print(jax.config.jax_log_compiles)"
     variables = {"JAX_LOG_COMPILES": "1"}

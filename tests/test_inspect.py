@@ -12,6 +12,7 @@ from xlme_jax.runs import batch_inspection
 from xlme_jax.studies.reports import batch_text
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes_the_batch(tmp_path, tiny_data):
     from helpers import runs
 

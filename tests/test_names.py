@@ -30,15 +30,15 @@ PRINTING = {"command_line.py", "leases.py"}
 
 
 @functools.cache
-def trees():
-    """Returns (file, syntax tree) of each file of the package and of the tasks."""
-    return [(file, ast.parse(file.read_text())) for file in modules().values()]
+def nodes():
+    """Returns (file, all nodes of its syntax) of each file of the package and of the tasks."""
+    return [(file, list(ast.walk(ast.parse(file.read_text())))) for file in modules().values()]
 
 
 def functions():
     """Yields (file, function) of all functions and methods."""
-    for file, tree in trees():
-        for node in ast.walk(tree):
+    for file, of_file in nodes():
+        for node in of_file:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield file, node
 
@@ -65,8 +65,8 @@ def test_values_are_named_by_what_they_are():
 def test_no_call_packs_its_arguments():
     packed = [
         f"{file}:{node.lineno}"
-        for file, tree in trees()
-        for node in ast.walk(tree)
+        for file, of_file in nodes()
+        for node in of_file
         if isinstance(node, ast.Call)
         and any(isinstance(a, ast.Starred) and isinstance(a.value, ast.Tuple) for a in node.args)
     ]
@@ -76,9 +76,9 @@ def test_no_call_packs_its_arguments():
 def test_rooms_do_not_print():
     printing = [
         f"{file}:{node.lineno}"
-        for file, tree in trees()
+        for file, of_file in nodes()
         if file.name not in OUTSIDE_ROOMS | PRINTING
-        for node in ast.walk(tree)
+        for node in of_file
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "print"
@@ -87,19 +87,19 @@ def test_rooms_do_not_print():
 
 
 def test_loggers_have_one_name():
-    assert not [file for file, _ in trees() if "_logger" in file.read_text()]
+    assert not [file for file, _ in nodes() if "_logger" in file.read_text()]
 
 
 @pytest.mark.parametrize("kind", ["class", "file"])
 def test_no_two_have_one_name(kind):
     names = defaultdict(set)
-    for file, tree in trees():
+    for file, of_file in nodes():
         if file.name in EXPORTED | OUTSIDE_ROOMS:
             continue
         if kind == "file":
             names[file.name].add(file)
         else:
-            for node in tree.body:
+            for node in of_file[0].body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     names[node.name].add(file)
     assert not {name: files for name, files in names.items() if len(files) > 1}

@@ -98,7 +98,8 @@ def mistaken():
     """Returns the finished process of each mistake, and by topology those without a compiler."""
     each = [flags(*arguments, **bindings) for arguments, bindings, _ in MISTAKES]
     missing = [topology for topology, module, _ in COMPILERS if not find_spec(module)]
-    done = run_each(*each, *(flags(f"--topology={topology}") for topology in missing))
+    others = [flags(f"--topology={topology}") for topology in missing]
+    done = tiny.run_each("plan", *each, *others)
     return done[: len(each)], dict(zip(missing, done[len(each) :]))
 
 

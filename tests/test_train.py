@@ -62,7 +62,9 @@ OF_EACH_SYSTEM = [
     [
         *(("xlme", *case) for case in OF_EACH_RUN),
         *(
-            (system, *case)
+            pytest.param(
+                system, *case, marks=() if system in ("xlme", "veco") else pytest.mark.slow
+            )
             for system in ("xlme", "xylent", "xlm", "infoxlm", "veco")
             for case in OF_EACH_SYSTEM
         ),

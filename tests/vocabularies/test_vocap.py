@@ -105,6 +105,7 @@ def test_it_continues_and_repeats_exactly(texts, config, trained, monkeypatch):
     assert [request.size for request in asked] == [150, 100, 50] * 3
 
 
+@pytest.mark.slow
 def test_smaller_candidates_fit_like_those_trained_alone(texts, trained):
     """Selecting pieces from a larger candidate costs little of the log-probability."""
     for language, chosen in trained.chosen.items():
@@ -128,9 +129,8 @@ def test_a_damaged_sample_is_named(texts, config):
         vocap.train(texts, config)
 
 
-@pytest.mark.parametrize(
-    "where", tiny.slow_except([{"workers": 2}], [{"workers": 2}, {"runner": "DirectRunner"}])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [{"workers": 2}, {"runner": "DirectRunner"}])
 def test_it_does_not_depend_on_who_works(where, texts, config, trained):
     if "runner" in where:
         pytest.importorskip("apache_beam")
@@ -147,6 +147,7 @@ def test_candidates_may_be_in_a_bucket(server, texts, config, trained):
     assert sorted({name.split(".", 1)[1] for name in names}) == ["json", "model", "txt.zst"]
 
 
+@pytest.mark.slow
 def test_bytes_have_their_ids(texts, config):
     trained = vocap.train(texts, dataclasses.replace(config, size=600, byte_fallback=True))
     ids = trained.vocabulary.encode("ქართული 🦊")
