@@ -158,7 +158,8 @@ def may_read(row):
     return same & (j <= i), SEGMENTS[row][:, None] == SOURCE_SEGMENTS[row][None]
 
 
-@pytest.mark.parametrize("changes", tiny.slow_except(BUILDS[1:2], BUILDS), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", BUILDS, ids=str)
 def test_what_tokens_read_by_gradients(changes):
     """A state depends on exactly the tokens and source states that it may read."""
     config = variant(**changes)
@@ -197,6 +198,7 @@ def test_what_tokens_read_by_values(changes):
         assert np.array_equal(differs[0], may_read(0)[1][:, place]) and not differs[1].any()
 
 
+@pytest.mark.slow
 def test_encoder_is_unchanged_without_source():
     """Without a source, attention is bidirectional and there is no cross-attention."""
     params = weights(TINY)
@@ -213,7 +215,7 @@ def test_encoder_and_decoder_take_the_kernel():
     params = weights(TINY)
     config = variant(attention="kernel")
     with pytest.raises(ValueError, match="attention\\(implementation='kernel'\\)"):
-        decode(config, params)
+        jax.jit(functools.partial(decode, config))(params)
     with pytest.raises(ValueError, match="attention\\(implementation='kernel'\\)"):
         encode = jax.jit(Encoder(config).apply)
         encode({"params": params["encoder"]}, inputs()[0], SEGMENTS)
