@@ -155,9 +155,10 @@ def test_shorter_rows_change_nothing_but_padding(task):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pretrained", "scan"),
-    tiny.slow_except({("xlm", True)}, itertools.product(("xlme", "xlm"), (False, True))),
+    itertools.product(("xlme", "xlm"), (False, True)),
 )
 def test_classification_reads_the_first_token_of_the_last_layer(pretrained, scan):
     """What is computed for it alone equals what is computed for all, which is the fallback."""
@@ -205,6 +206,7 @@ def test_the_head_of_questions_has_no_dropout(task, is_dropped):
     assert np.array_equal(*both(params)) != is_dropped
 
 
+@pytest.mark.slow
 def test_dropout_is_that_of_fine_tuning():
     objective = build("xnli", dropout=0.25)
     assert objective.encoder.config.dropout == objective.encoder.config.attention_dropout == 0.25

@@ -140,6 +140,7 @@ def test_the_loss_is_xlms_and_that_of_contrast():
     np.testing.assert_array_equal(per_row["is_key"], [[len(p) > 1, len(p) > 3] for p in PARTS])
 
 
+@pytest.mark.slow
 def test_items_share_one_denominator():
     """The public code divides the sum of all losses by masked tokens and sentences together."""
     config = dataclasses.replace(CONFIG, mean="items", translation_pairs=False)
@@ -175,7 +176,7 @@ def test_gradients_reach_the_lower_layers_and_the_projection_alone():
 
 @pytest.mark.parametrize(
     ("layer", "scan"),
-    tiny.slow_except({(2, True)}, itertools.product((0, 1, 2), (False, True))),
+    tiny.slow_except({(1, False)}, itertools.product((0, 1, 2), (False, True))),
 )
 def test_the_layer_that_is_contrasted(layer, scan):
     """Contrasts the projected `<s>` states of `encode`."""
@@ -191,6 +192,7 @@ def test_the_layer_that_is_contrasted(layer, scan):
         np.testing.assert_allclose(per_row["keys"][row, pair], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_both_directions_ask_both_sentences():
     one, params, carried = built(changed(mask_inputs=False))
     carried = filled(one, params, carried)
@@ -206,6 +208,7 @@ def test_both_directions_ask_both_sentences():
     np.testing.assert_allclose(keys[:, 2:], backward["keys"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_normalised_keys_have_length_1():
     objective, params, carried = built(changed(normalize=True))
     per_row = per_row_of(objective, params, filled(objective, params, carried))

@@ -106,6 +106,20 @@ def outputs_of(objective):
     return run
 
 
+def states_of(objective, params):
+    """Returns the states of BATCH after each layer of the objective's encoder."""
+    return jax.jit(lambda params, rows: objective.encoder.encode(params, rows, None))(
+        params, BATCH["bitext"]
+    )
+
+
+def vectors_of(objective, params):
+    """Returns the vectors of the sentences of BATCH."""
+    return jax.jit(lambda params, rows: objective._embed(params, rows, None))(
+        params, BATCH["bitext"]
+    )
+
+
 def ratio(outputs, name):
     numerator, denominator = outputs.metrics[f"bitext/{name}"]
     return float(numerator / denominator)
@@ -155,13 +169,13 @@ def test_memory_is_that_of_a_chunk():
 def test_equal_sentences_are_no_negatives():
     pairs = [([5, 6], [15, 16]), ([7], [17]), ([5, 6], [18]), ([9], [17]), ([6, 5], [19])]
     objective, params = built()
-    (_, outputs), _ = loss_of(objective, params, rows([[*pair] for pair in pairs]))
+    (_, outputs), _ = loss_of(objective, params, rows([sum(pairs[:2], ()), *pairs[2:]]))
     # Pairs 0 and 2 have one first sentence, pairs 1 and 3 one second sentence; in another order it
     # is another sentence.
     assert ratio(outputs, "duplicates") == pytest.approx(4 / 5)
     assert ratio(outputs, "candidates") == pytest.approx(5 - 4 / 5)
     # All pairs equal: nothing to choose, no loss and no gradient.
-    (loss, outputs), gradient = loss_of(objective, params, rows([[*pairs[0]]] * 5))
+    (loss, outputs), gradient = loss_of(objective, params, rows([pairs[0]] * 4))
     assert loss == 0 and ratio(outputs, "candidates") == 1 and largest(gradient) == 0
 
 
@@ -193,6 +207,7 @@ def triplets(count=4):
 HARD = dataclasses.replace(CONFIG, hard_negatives=True, dropout=0.3, anchor_weight=0.5)
 
 
+@pytest.mark.slow
 def test_hard_negatives_are_candidates_of_all_first_sentences():
     """The loss is that of vectors, and each first sentence chooses among 6 keys and 5 negatives."""
     config = dataclasses.replace(HARD, dropout=0.0, anchor_weight=0.0)
@@ -211,6 +226,7 @@ def test_hard_negatives_are_candidates_of_all_first_sentences():
     assert ratio(outputs, "candidates") == pytest.approx((11 + 6) / 2)
 
 
+@pytest.mark.slow
 def test_a_negative_that_equals_the_translation_is_none():
     pairs = [[[5, 6], [15, 16], [17]], [[7], [17], [15, 16]], [[8], [18], []]]
     objective, params = built(dataclasses.replace(HARD, both_directions=False, anchor_weight=0.0))
@@ -220,6 +236,7 @@ def test_a_negative_that_equals_the_translation_is_none():
     assert ratio(outputs, "duplicates") == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing_with_hard_negatives():
     """2e-6: another order of float32 sums."""
     objective, params = built(HARD)
@@ -235,6 +252,7 @@ def test_chunks_change_nothing_with_hard_negatives():
     )
 
 
+@pytest.mark.slow
 def test_hard_negatives_of_the_same_task():
     """Two tasks in a batch: the loss is the mean of those of their own batches."""
     config = dataclasses.replace(HARD, negatives="task", dropout=0.0, anchor_weight=0.0)
@@ -250,7 +268,7 @@ def test_hard_negatives_of_the_same_task():
 
 def test_a_batch_of_padding_has_no_loss():
     objective, params = built()
-    (loss, _), gradient = loss_of(objective, params, rows([[], [], []]))
+    (loss, _), gradient = loss_of(objective, params, rows([[]] * 4))
     assert loss == 0 and largest(gradient) == 0
 
 
@@ -267,7 +285,7 @@ def test_layers_above_the_pooled_one_are_neither_computed_nor_changed(name):
     config = dataclasses.replace(CONFIG, pretrained=PRETRAINED[name], layer=2)
     objective, params = built(config)
     (loss, _), gradient = loss_of(objective, params)
-    states = jax.jit(lambda rows: objective.encoder.encode(params, rows, None))(BATCH["bitext"])
+    states = states_of(objective, params)
     assert len(states) == objective.encoder.config.num_layers + 1
     assert loss == pytest.approx(_loss_of_states(states[2]), rel=1e-5)
     optimizer = objective.optimizer(optax.adamw(0.1, weight_decay=0.1))
@@ -301,15 +319,15 @@ def _loss_of_states(hidden):
     return np.mean(losses)
 
 
-@pytest.mark.parametrize("pooling", ["first", "mean_without_specials"])
+@pytest.mark.parametrize("pooling", tiny.slow_except({"first"}, ["first", "mean_without_specials"]))
 def test_poolings(pooling):
     objective, params = built(dataclasses.replace(CONFIG, pooling=pooling))
     rows = BATCH["bitext"]
-    hidden = objective.encoder.encode(params, rows, None)[-1]
+    hidden = states_of(objective, params)[-1]
     row, column = 2, int(rows["starts"][2, 1])  # The second sentence of the third row.
     part = np.flatnonzero(rows["segment_ids"][row] == 2)[1:-1]
     expected = hidden[row, column] if pooling == "first" else hidden[row, part].mean(axis=0)
-    vector = objective._embed(params, rows, None)[row, 1]
+    vector = vectors_of(objective, params)[row, 1]
     np.testing.assert_allclose(vector, expected / jnp.linalg.norm(expected), atol=2e-6)
 
 
@@ -324,7 +342,7 @@ def test_anchor_and_distillation_compare_with_the_start():
     assert ratio(outputs, "anchor_loss") == 0
     moved = jax.tree.map(lambda x: 1.1 * x + 0.02, params) | {"tokens": params["tokens"]}
     loss, outputs = outputs_of(objective)(moved, carried=start)
-    vectors = [objective._embed(weights, BATCH["bitext"], None) for weights in (moved, params)]
+    vectors = [vectors_of(objective, weights) for weights in (moved, params)]
     distance = np.square(vectors[0] - vectors[1]).sum(axis=2)[:, ::2]
     assert ratio(outputs, "anchor_loss") == pytest.approx(distance.sum() / 6, rel=1e-4)
     from_first = np.square(vectors[0][:, 1::2] - vectors[1][:, ::2]).sum(axis=2)
@@ -343,7 +361,7 @@ DISTILLED = dataclasses.replace(
 def unit_vectors(pretrained, params, layer=-1, pooling="mean"):
     """Returns the unit vectors of the pairs of BATCH, by side, of an encoder of some system."""
     rows, sides = BATCH["bitext"], [[], []]
-    hidden = pretrained.build(VOCAB).encoder.encode(params, rows, None)[layer]
+    hidden = states_of(pretrained.build(VOCAB), params)[layer]
     for row, column in zip(*np.nonzero(np.asarray(rows["starts"]) >= 0)):
         tokens = np.flatnonzero(rows["segment_ids"][row] == column + 1)
         states = np.asarray(hidden, np.float64)[row, tokens]
@@ -352,7 +370,8 @@ def unit_vectors(pretrained, params, layer=-1, pooling="mean"):
     return np.array(sides)
 
 
-@pytest.mark.parametrize("freeze", tiny.slow_except({True}, [False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("freeze", [False, True])
 def test_a_teacher_gives_the_vectors_to_compare_with(freeze):
     """It has three layers and tables of its own, and the encoder one layer."""
     config = dataclasses.replace(DISTILLED, freeze_tokens=freeze, chunk_rows=2)
@@ -370,6 +389,7 @@ def test_a_teacher_gives_the_vectors_to_compare_with(freeze):
     assert (largest(gradient["tokens"]) == 0) == freeze and largest(gradient["encoder"]) > 0
 
 
+@pytest.mark.slow
 def test_a_teacher_of_a_contrast_has_its_layer_and_pooling():
     trained = ContrastConfig(DEEP.pretrained, layer=2, pooling="first", learn_temperature=True)
     objective, params = built(
@@ -383,6 +403,7 @@ def test_a_teacher_of_a_contrast_has_its_layer_and_pooling():
     assert ratio(outputs, "distillation_loss") == pytest.approx(distillation, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_teacher_is_of_any_system_and_read_from_its_checkpoint():
     teacher = TeacherConfig("runs/teacher", XLMEConfig(ENCODER, ENCODER))
     objective, params = built(dataclasses.replace(DISTILLED, teacher=teacher))
@@ -420,6 +441,7 @@ def test_frozen_tables_have_no_optimizer_state():
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 2.1 * size
 
 
+@pytest.mark.slow
 def test_a_learned_temperature_starts_where_it_is_set():
     objective, _ = built(dataclasses.replace(CONFIG, learn_temperature=True))
     params = meta.unbox(jax.jit(objective.init)(jax.random.key(0)))

@@ -58,6 +58,7 @@ def weights(objective):
     return random_weights(objective.init, jax.random.key(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask_inputs", [True, False])
 def test_contrasted_rows_are_masked_as_the_loss_does(mask_inputs, monkeypatch):
     contrast = XLCoConfig(layer=1, queue_size=8, mask_inputs=mask_inputs)
@@ -102,9 +103,8 @@ def test_masks_differ_between_streams_and_steps():
     np.testing.assert_array_equal(one["bitext"].tokens, drawn.rows["tokens"])
 
 
-@pytest.mark.parametrize(
-    "directions", [pytest.param((), marks=pytest.mark.slow), ("en-fr",)], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("directions", [(), ("en-fr",)], ids=str)
 def test_translations_are_predicted_where_they_stand(directions):
     config = TranslateConfig(
         XLMConfig(ENCODER), LANGUAGES, directions, dropout=0.0, attention_dropout=0.0

@@ -192,6 +192,7 @@ def in_halves(rows):
     return {"rows": rows["rows"], **{n: np.concatenate([h[n] for h in halves], 1) for n in names}}
 
 
+@pytest.mark.slow
 def test_one_direction_is_its_part_of_both(double):
     plain = dict.fromkeys(("dropout", "attention_dropout", "label_smoothing"), 0.0)
     plain["encoder"] = ONE_LAYER
@@ -290,6 +291,7 @@ def test_directions_limit_the_languages_of_translations():
     assert objective.config.translates("eng_Latn", "fra")
 
 
+@pytest.mark.slow
 def test_a_translation_reads_its_own_source_and_language_only():
     objective = config().held_out().build(VOCAB)
     params = weights(objective)
