@@ -25,7 +25,7 @@ from xlme_jax.training.schedules import Constant
 from xlme_jax.training.update_rules import Muon
 
 ENCODER = EncoderConfig(
-    num_layers=2, hidden_size=16, num_heads=2, ffn_size=24, max_length=32, relative_bias="none"
+    num_layers=1, hidden_size=16, num_heads=2, ffn_size=24, max_length=32, relative_bias="none"
 )
 SYSTEMS = {
     "xlm": XLMConfig(ENCODER),
@@ -61,19 +61,23 @@ def gradients(params, number):
 
 def history(optimizer, params, gradients, first_step=0):
     """Returns the weights before and after each update, and the states after each."""
-    state, weights, states = optimizer.init(params), [params], []
+    state, weights, states = jax.jit(optimizer.init)(params), [params], []
+
+    @jax.jit
+    def update(gradient, state, params, step):
+        updates, state = optimizer.update(gradient, state, params, step=step)
+        return optax.apply_updates(params, updates), state
+
     for number, gradient in enumerate(gradients, start=first_step):
-        updates, state = optimizer.update(gradient, state, weights[-1], step=jnp.int32(number))
-        weights.append(optax.apply_updates(weights[-1], updates))
+        params, state = update(gradient, state, params, jnp.int32(number))
+        weights.append(params)
         states.append(state)
     return weights, states
 
 
 @pytest.mark.parametrize(
     ("system", "rule"),
-    tiny.slow_except(
-        [("xlm", "AdamW"), ("xlme", "Muon")], itertools.product(SYSTEMS, ("AdamW", "Muon"))
-    ),
+    tiny.slow_except([("xlm", "AdamW")], itertools.product(SYSTEMS, ("AdamW", "Muon"))),
 )
 def test_only_what_is_new_learns_at_first(system, rule):
     objective = SYSTEMS[system].build(VOCAB)
@@ -137,15 +141,16 @@ def test_a_skipped_update_neither_thaws_nor_hurries():
     optimizer, _ = head_first(objective, CONFIG, TRAIN_STEPS, HEAD_STEPS)
     params = random_weights(objective.init, jax.random.key(0))
     draws = gradients(params, 2)
-    state = optimizer.init(params)
-    _, state = optimizer.update(draws[0], state, params, step=jnp.int32(0))
+    state, update = jax.jit(optimizer.init)(params), jax.jit(optimizer.update)
+    _, state = update(draws[0], state, params, step=jnp.int32(0))
     # Step 1 is skipped, and so is the first of the whole model, step 3.
-    _, state = optimizer.update(draws[0], state, params, step=jnp.int32(2))
-    updates, state = optimizer.update(draws[1], state, params, step=jnp.int32(4))
+    _, state = update(draws[0], state, params, step=jnp.int32(2))
+    updates, state = update(draws[1], state, params, step=jnp.int32(4))
     assert {int(x) for x in jax.tree.leaves(state) if x.dtype == jnp.int32} == {2}
     assert np.abs(updates["encoder"]["layer_0"]["ffn"]["wi"]["kernel"]).max() < 0.0075
 
 
+@pytest.mark.slow
 def test_the_head_learns_on_a_frozen_encoder():
     objective = SYSTEMS["xlm"].build(VOCAB)
     optimizer, _ = head_first(objective, CONFIG, 200, 60)

@@ -41,6 +41,7 @@ print("kept")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 def test_a_large_block_stays_with_the_process():
     assert "kept" in tiny.run(["-c", PROBE + CALLED])

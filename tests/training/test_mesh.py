@@ -205,6 +205,7 @@ def facts():
     return json.loads(output.split("FACTS ")[1].splitlines()[0])
 
 
+@pytest.mark.slow
 def test_parameters_and_optimizer_state_are_split(facts):
     assert facts["devices"] == 8
     # [256 padded rows, 32] over fsdp x tensor; [D, 3, H, K] over fsdp and tensor.
@@ -218,6 +219,7 @@ def test_parameters_and_optimizer_state_are_split(facts):
         assert facts[kind] / 4 <= bytes_per_device < facts[kind] * 0.4
 
 
+@pytest.mark.slow
 def test_model_info_reports_the_bytes_that_devices_hold(facts):
     assert facts["params per device"] == [facts["computed params per device"]]
     assert facts["state per device"] == [facts["computed state per device"]]
@@ -226,6 +228,7 @@ def test_model_info_reports_the_bytes_that_devices_hold(facts):
     assert "Mesh: {'data': 2, 'fsdp': 2, 'tensor': 2} on 8 x cpu" in facts["info"]
 
 
+@pytest.mark.slow
 def test_constraints_are_in_the_lowered_step(facts):
     print(facts["constraints"], "constraints,", facts["constraints under a plain mesh"], "without")
     # Embeddings, two sub-layers, attention and feed-forward in each of two encoders and streams.

@@ -57,9 +57,10 @@ def gpus(*processes):
     return [re.findall(r"^GPUs: (.*)", output, re.M) or output for output in outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environ",
-    [ONE, pytest.param(ONE_OF_MPI, marks=pytest.mark.slow)],
+    [ONE, ONE_OF_MPI],
     ids=["Slurm", "Open MPI"],
 )
 def test_the_only_process_of_a_node_uses_all_gpus(environ):

@@ -83,6 +83,7 @@ def test_a_compiled_step_changes_the_moments_in_place():
 
 def test_randomness_comes_from_the_seed_and_the_step():
     state, step = toy_step(seed=3)
+    step = jax.jit(step)
     for number in range(3):
         state, metrics = step(state, Batches().batch(0))
         key = jax.random.fold_in(jax.random.key(3), number + 1)
@@ -148,6 +149,8 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
     """
     files = [f"gin_configs/models/{objective}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     off = ["Encoder.dropout = 0.0", "Encoder.attention_dropout = 0.0"]
+    if objective == "xlm":
+        off.append("XLM.translation_pairs = False")  # Half to trace; the others have all streams.
     built = loading.load(files, off, "Train").objective.build(200)
     params = random_weights(built.init, jax.random.key(0))
     carried = meshes.unbox(jax.jit(lambda params: init_carried(built, params))(params))
@@ -160,7 +163,7 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
             values = steps.StepValues(carried, built.totals(batch), {}, jax.random.key(1))
             return steps.accumulate(gradient_of, params, batch, values, micro_batches)
 
-        return run(params, batch)
+        return jax.device_get(run(params, batch))
 
     expected, expected_per_row, expected_metrics = accumulate(1)
     found, per_row, metrics = accumulate(4)
@@ -170,9 +173,9 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
     for (path, a), b in zip(
         jax.tree_util.tree_flatten_with_path(expected)[0], jax.tree.leaves(found)
     ):
-        scale = float(jnp.abs(a).max())
+        scale = float(np.abs(a).max())
         assert scale > 0, jax.tree_util.keystr(path)
-        worst = max(worst, float(jnp.abs(a - b).max()) / scale)
+        worst = max(worst, float(np.abs(a - b).max()) / scale)
     print(f"{objective}: largest difference of a gradient {worst:.1e} of its largest entry")
     assert worst < 3e-6
     assert metrics.keys() == expected_metrics.keys()
@@ -194,15 +197,10 @@ def test_frozen_weights_do_not_move_even_under_weight_decay():
         assert (float(jnp.abs(state.opt_state[0].mu["w"]).max()) == 0) == (number < 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "micro_batches"),
-    [
-        ("xlm", 4),
-        *(
-            pytest.param(name, 1, marks=pytest.mark.slow)
-            for name in ("xlme", "infoxlm", "infoxlm items", "veco")
-        ),
-    ],
+    [("xlm", 4), ("xlme", 1), ("infoxlm", 1), ("infoxlm items", 1), ("veco", 1)],
 )
 def test_stream_weight_scales_its_gradient(objective, micro_batches):
     """The gradient is linear in each weight; with weight 0, the stream's rows do not count."""

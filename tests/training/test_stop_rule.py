@@ -233,6 +233,7 @@ def test_a_kill_before_the_verdict_changes_nothing(tmp_path, mesh, monkeypatch):
         run(tmp_path, mesh, (never_met(2),))
 
 
+@pytest.mark.slow
 def test_a_rule_that_is_met_leaves_the_bits_and_is_judged_once(tmp_path, mesh, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "xlme_jax")
     expected = run(tmp_path / "without", mesh)
@@ -285,6 +286,7 @@ def test_rules_that_are_never_due_are_reported(tmp_path, mesh, caplog):
     assert said in caplog.text
 
 
+@pytest.mark.slow
 def test_after_a_roll_back_the_log_counts_as_it_then_is(tmp_path, mesh):
     batches = PoisonedBatches({6, 7})
     settings = {"max_skipped": 2, "on_divergence": "roll_back", "objective": Poisonable()}

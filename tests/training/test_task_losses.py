@@ -65,7 +65,7 @@ def test_sums_by_task_are_those_of_the_tasks_rows(objective):
     for row, task in enumerate(of_rows):
         alone = {**bitext, "segment_ids": np.zeros((8, 32), np.int32)}
         alone["segment_ids"][row] = bitext["segment_ids"][row]
-        own = measure({**batch, "bitext": alone})
+        own = measure({**batch, "bitext": {**alone, "tasks": tasks}})
         for part, metric in PARTS[objective].items():
             expected[part][:, task] += np.array(own[f"bitext/{metric}"])
     weights = {"rtd": getattr(made.config, "rtd_weight", 1)}

@@ -36,6 +36,7 @@ SYSTEMS = ("xlme", "xlm", "infoxlm", "veco", "translate")
 RULES = [AdamW(), StableAdamW(), Muon()]
 # Gradients are clipped from 3 on, in some steps and not in others.
 CONFIG = OptimizerConfig(learning_rate=0.01, warmup_steps=2, weight_decay=0.5, clip_norm=3.0)
+norm_of = jax.jit(optax.global_norm)  # A program compiles faster than its operations one by one.
 
 
 @functools.cache
@@ -49,9 +50,7 @@ def gradients(params, steps):
     rng = np.random.default_rng(0)
     return [
         jax.tree.map(
-            lambda x, scale=0.02 * 1.6**step: jnp.asarray(
-                scale * rng.normal(size=x.shape), jnp.float32
-            ),
+            lambda x, scale=0.02 * 1.6**step: (scale * rng.normal(size=x.shape)).astype(np.float32),
             params,
         )
         for step in range(steps)
@@ -60,10 +59,15 @@ def gradients(params, steps):
 
 def trained(transform, params, steps, of=lambda tree: tree):
     """Returns the weights after some steps, and the optimizer's state."""
-    state, update = jax.jit(transform.init)(params), jax.jit(transform.update)
+    state = jax.jit(transform.init)(params)
+
+    @jax.jit
+    def update(gradient, state, params):
+        updates, state = transform.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
     for gradient in map(of, steps):
-        updates, state = update(gradient, state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = update(gradient, state, params)
     return params, state
 
 
@@ -128,13 +132,16 @@ def by_hand(config, params, steps):
     return weight
 
 
-@pytest.mark.parametrize("count", tiny.slow_except([10], [1, 10]))
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize(
+    ("rule", "count"),
+    tiny.slow_except([(RULES[1], 10)], itertools.product(RULES, (1, 10))),
+    ids=repr,
+)
 def test_steps_are_those_of_the_papers(rule, count):
     warmup = 2 if count > 1 else 0  # The first rate of a warm-up is 0.
     config, params = dataclasses.replace(CONFIG, update_rule=rule, warmup_steps=warmup), weights()
     steps = gradients(params, count)
-    norms = [float(optax.global_norm(tree)) for tree in steps]
+    norms = [float(norm_of(tree)) for tree in steps]
     assert count == 1 or norms[0] < CONFIG.clip_norm < norms[-1]
     expected = by_hand(config, params, steps)
     result, _ = trained(config.build(1000), params, steps)
@@ -156,7 +163,7 @@ def test_muon_is_optaxs_for_matrices_and_its_adamw_for_the_rest(count):
     rate = config.learning_rates(1000)
 
     def clipped(tree):
-        factor = min(1.0, config.clip_norm / float(optax.global_norm(tree)))
+        factor = min(1.0, config.clip_norm / float(norm_of(tree)))
         return jax.tree.map(lambda x: factor * x, tree)
 
     def flat(tree):
@@ -236,7 +243,8 @@ def test_weights_without_matrices_are_refused():
         )
 
 
-@pytest.mark.parametrize("rule", tiny.slow_except(RULES[1:], RULES), ids=repr)
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_a_stack_of_layers_has_the_steps_and_the_state_of_layers(rule):
     config, params = dataclasses.replace(CONFIG, update_rule=rule), weights(TWO_LAYERS)
     steps, build = gradients(params, 4), config.build(1000)
@@ -256,15 +264,13 @@ def test_a_stack_of_layers_has_the_steps_and_the_state_of_layers(rule):
 
 @pytest.mark.parametrize(
     ("rule", "decay_all"),
-    tiny.slow_except(
-        [(RULES[1], False), (RULES[-1], True)], itertools.product(RULES, (False, True))
-    ),
+    tiny.slow_except([(RULES[1], False)], itertools.product(RULES, (False, True))),
     ids=repr,
 )
 def test_decay_without_gradients(rule, decay_all):
     params = weights()
     config = dataclasses.replace(CONFIG, update_rule=rule, warmup_steps=0, decay_all=decay_all)
-    result, _ = trained(config.build(1000), params, [jax.tree.map(jnp.zeros_like, params)])
+    result, _ = trained(config.build(1000), params, [jax.tree.map(np.zeros_like, params)])
     mask = named(decay_mask(params))
     assert {bool(x) for x in mask.values()} == {False, True}
     for name, before in named(params).items():
@@ -272,7 +278,8 @@ def test_decay_without_gradients(rule, decay_all):
         np.testing.assert_allclose(named(result)[name], factor * before, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("rule", tiny.slow_except([Muon()], RULES), ids=repr)
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_frozen_weights_stay_and_later_move(rule):
     params = weights()
     transform = freeze(dataclasses.replace(CONFIG, update_rule=rule).build(1000), ["encoder"], 3)
@@ -288,7 +295,8 @@ def test_frozen_weights_stay_and_later_move(rule):
     assert not np.array_equal(history[3]["tokens"]["embedding"], params["tokens"]["embedding"])
 
 
-@pytest.mark.parametrize("rule", tiny.slow_except([Muon()], RULES), ids=repr)
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_frozen_tables_have_no_state(rule):
     objective = ContrastConfig(XLMConfig(TWO_LAYERS), freeze_tokens=True, layer=1).build(20)
     transform = objective.optimizer(dataclasses.replace(CONFIG, update_rule=rule).build(1000))
@@ -310,7 +318,8 @@ def test_rules_that_read_whole_arrays_refuse_lazy_rows():
         objective.check(RunFacts({}, updates_by_entry=StableAdamW().by_entry))
 
 
-@pytest.mark.parametrize("rule", tiny.slow_except([Muon()], RULES), ids=repr)
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_plans_know_the_state(rule):
     bindings = ["Train.vocab_size = 100", f"Optimizer.update_rule = @{type(rule).__name__}()"]
     files = ["gin_configs/models/xlm.gin", "tests/tiny.gin"]
