@@ -113,11 +113,10 @@ def states_of(objective, params):
     )
 
 
-def vectors_of(objective, params):
-    """Returns the vectors of the sentences of BATCH."""
-    return jax.jit(lambda params, rows: objective._embed(params, rows, None))(
-        params, BATCH["bitext"]
-    )
+@functools.cache
+def vectors_of(objective):
+    """Returns a function of weights that returns the vectors of the sentences of BATCH."""
+    return jax.jit(lambda params: objective._embed(params, BATCH["bitext"], None))
 
 
 def ratio(outputs, name):
@@ -327,7 +326,7 @@ def test_poolings(pooling):
     row, column = 2, int(rows["starts"][2, 1])  # The second sentence of the third row.
     part = np.flatnonzero(rows["segment_ids"][row] == 2)[1:-1]
     expected = hidden[row, column] if pooling == "first" else hidden[row, part].mean(axis=0)
-    vector = vectors_of(objective, params)[row, 1]
+    vector = vectors_of(objective)(params)[row, 1]
     np.testing.assert_allclose(vector, expected / jnp.linalg.norm(expected), atol=2e-6)
 
 
@@ -342,7 +341,7 @@ def test_anchor_and_distillation_compare_with_the_start():
     assert ratio(outputs, "anchor_loss") == 0
     moved = jax.tree.map(lambda x: 1.1 * x + 0.02, params) | {"tokens": params["tokens"]}
     loss, outputs = outputs_of(objective)(moved, carried=start)
-    vectors = [vectors_of(objective, weights) for weights in (moved, params)]
+    vectors = [vectors_of(objective)(weights) for weights in (moved, params)]
     distance = np.square(vectors[0] - vectors[1]).sum(axis=2)[:, ::2]
     assert ratio(outputs, "anchor_loss") == pytest.approx(distance.sum() / 6, rel=1e-4)
     from_first = np.square(vectors[0][:, 1::2] - vectors[1][:, ::2]).sum(axis=2)
@@ -428,6 +427,7 @@ def test_held_out_pairs_have_no_teacher():
     assert DISTILLED.held_out().build(VOCAB).carry is None
 
 
+@pytest.mark.slow
 def test_frozen_tables_have_no_optimizer_state():
     objective, params = built(dataclasses.replace(CONFIG, freeze_tokens=True))
     optimizer = objective.optimizer(optax.adamw(0.1, weight_decay=0.1))

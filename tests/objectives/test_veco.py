@@ -418,6 +418,7 @@ def test_nothing_is_frozen_by_default():
     assert CONFIG.build(VOCAB).optimizer(inner) is inner
 
 
+@pytest.mark.slow
 def test_freezing_adds_nothing_to_the_optimizers_state():
     config = dataclasses.replace(changed(absolute_positions=False), cross_attention_steps=3)
     objective, inner = config.build(VOCAB), optax.adam(0.1)

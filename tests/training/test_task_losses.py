@@ -47,7 +47,8 @@ def built(objective):
     return made, jax.jit(measure, static_argnums=1), batch
 
 
-@pytest.mark.parametrize("objective", tiny.slow_except({"xlm"}, PARTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", PARTS)
 def test_sums_by_task_are_those_of_the_tasks_rows(objective):
     made, measure, batch = built(objective)
     bitext = batch["bitext"]
