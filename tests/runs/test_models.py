@@ -222,6 +222,10 @@ def test_what_a_system_lacks_is_named(xlm):
             f"and the encoder reads {hf_folders.LENGTH}; shorten",
         ),
         (lambda m: m.align("abc", " "), "without words"),
+        (lambda m: m.align(["a b"], ["c"]), "'a b' is no word; give a sentence as a string"),
+        (lambda m: m.detect(["abc"]), r"text = \['abc'\] must be one text"),
+        (lambda m: m.fill(["a <mask>"]), r"must be one text; call this for each of several"),
+        (lambda m: m.retrieve(["a"], ["b"], readout="centred"), "the mean vector of each language"),
     ],
 )
 def test_wrong_arguments_are_named(model, call, message):

@@ -130,7 +130,7 @@ def test_more_steps_say_how_the_learning_rate_changes(resumes, caplog):
     now = 2e-3 * (200 - 90) / 180
     assert f"it was {last:.3g} at step 90, and is {now:.3g} at step 91" in said
     assert f"({former:.3g} by the former schedule)" in said
-    assert "the warm-up is 20 steps long (10 before)" in said
+    assert "the warm-up is 20 steps long (10 before)" in said and "Another MODEL_DIR" in said
 
 
 def test_a_finished_run_that_goes_on_is_told_that_its_rate_was_zero(resumes, caplog):

@@ -176,8 +176,9 @@ class Model:
           The text's tokens, `<s>` and `</s>` included, each with its probability.
 
         Raises:
-          ValueError: the system has no discriminator, or the text is too long.
+          ValueError: the system has no discriminator, or the text is too long or a list.
         """
+        _check_text(text)
         objective = self.loaded.objective
         if not isinstance(objective, Detects):
             raise ValueError(self.reason_without("detect"))
@@ -204,8 +205,9 @@ class Model:
 
         Raises:
           ValueError: the system is no masked language model, its MLM head was imported untrained,
-            the text has no `<mask>`, or it is too long.
+            the text has no `<mask>`, or it is too long or a list.
         """
+        _check_text(text)
         objective = self.loaded.objective
         reason = self.reason_without("fill")
         if reason or not isinstance(objective, Fills):
@@ -258,6 +260,11 @@ class Model:
         Raises:
           ValueError: there is no text, or no such readout, layer or pooling.
         """
+        if readout == "centred":
+            raise ValueError(
+                "readout = 'centred' needs the mean vector of each language, which two lists of "
+                "texts do not tell: subtract it from `encode`'s vectors (docs/guide/python.md)"
+            )
         check_one_of(readout, "readout", _READOUTS)
         queries, candidates = _checked_texts(queries), _checked_texts(candidates)
         vectors = self.encode([*queries, *candidates], layer=layer, pooling=pooling)
@@ -286,7 +293,8 @@ class Model:
           pair of words.
 
         Raises:
-          ValueError: a side has no word, the pair is too long, or there is no such layer.
+          ValueError: a side has no word, or a word has white space; the pair is too long, or there
+            is no such layer.
         """
         words = [
             tuple(side.split()) if isinstance(side, str) else tuple(side)
@@ -294,6 +302,9 @@ class Model:
         ]
         if not all(words):
             raise ValueError("a sentence without words cannot be aligned")
+        for word in (*words[0], *words[1]):
+            if len(word.split()) != 1:
+                raise ValueError(f"{word!r} is no word; give a sentence as a string, or its words")
         none: tuple[frozenset[tuple[int, int]]] = (frozenset(),)
         corpus = AlignedCorpus("", ("", ""), (words[0],), (words[1],), none, none, 0)
         with states.sharding_rules(self.loaded.mesh):
@@ -377,6 +388,12 @@ def load(checkpoint: str, vocabulary: str | None, mesh: MeshConfig) -> Model:
     devices = meshes.make_mesh(mesh)
     with states.sharding_rules(devices):
         return Model(trained.load(checkpoint, vocabulary, devices))
+
+
+def _check_text(text: str) -> None:
+    """Raises ValueError if `text` is no string."""
+    if not isinstance(text, str):
+        raise ValueError(f"text = {text!r} must be one text; call this for each of several")
 
 
 def _checked_texts(texts: Sequence[str]) -> list[str]:

@@ -255,7 +255,7 @@ def schedule_change(
         f"and {old_steps:,} in the run that saved step {step:,}): it was "
         f"{float(old_rate(step - 1)):.3g} at step {step:,}, and is {rate:.3g} at step {step + 1:,} "
         f"({former:.3g} by the former schedule); the warm-up is {warmups[1]:,} steps long "
-        f"({warmups[0]:,} before)."
+        f"({warmups[0]:,} before). Another MODEL_DIR begins anew."
     ]
     sentences += [
         f"The {stream.robust.updates} updates of the sampling weights of stream {stream.name!r} "
