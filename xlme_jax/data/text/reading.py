@@ -556,20 +556,21 @@ _deferred: list[tuple[Path, list[str], Callable[[str], str], str]] | None = None
 def joint_listing() -> Iterator[None]:
     """Returns a context, or a decorator, in which the sources of one command list their files.
 
-    What they do not read is reported at its end, without the files that another of them reads.
+    What they do not read is reported at its end, without the files that another of them reads;
+    after an error it is not, because some sources may not have listed theirs.
     """
     global _deferred
     if _deferred is not None:
         yield
         return
     _read.clear()
-    _deferred = []
+    _deferred = reports = []
     try:
         yield
     finally:
-        reports, _deferred = _deferred, None
-        for report in reports:
-            report_unread(*report)
+        _deferred = None
+    for report in reports:
+        report_unread(*report)
 
 
 def mark_read(paths: Iterable[Path]) -> None:

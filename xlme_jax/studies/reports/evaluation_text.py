@@ -91,7 +91,7 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
             yield (
                 "(The layer is the best on these same translations, also for the untrained encoder."
                 " Log and report of a run have the readout and layer of its RetrievalProbe, and "
-                "means of fewer training texts, so that figures differ.)"
+                "means of fewer training texts, so that figures and verdicts differ.)"
             )
 
 
