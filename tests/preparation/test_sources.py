@@ -207,6 +207,14 @@ def test_a_source_alone_warns_of_the_files_of_others(mixed, caplog):
     assert all(name in caplog.text for name in ("news.en-sw.en", "more/", "zu.jsonl"))
 
 
+def test_after_an_error_no_file_is_called_unread(mixed, caplog):
+    # Pairs would be listed after text, which has no file of one of the languages.
+    named = {f"{name}_dir": str(mixed) for name in ("cc100", "bitext")}
+    with pytest.raises(ValueError, match="fr"):
+        api.find_text(PrepareConfig(".", ("cc100", "bitext"), languages=("en", "fr"), **named))
+    assert "not read" not in caplog.text
+
+
 def test_text_and_pairs_of_a_held_out_folder_are_not_warned_of(tmp_path, caplog):
     for name, lines in LINES.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(lines))

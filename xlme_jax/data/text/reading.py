@@ -564,7 +564,7 @@ def joint_listing() -> Iterator[None]:
         yield
         return
     _read.clear()
-    _deferred = reports = []
+    reports = _deferred = []
     try:
         yield
     finally:
