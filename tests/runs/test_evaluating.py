@@ -1,9 +1,12 @@
 """What `xlme_jax.evaluate` passes to each evaluation."""
 
 import pytest
+from helpers import hf_folders
 
 from xlme_jax.evaluation import measures
+from xlme_jax.evaluation.results import read
 from xlme_jax.runs import evaluating
+from xlme_jax.studies.reports import evaluation_text
 
 
 @pytest.fixture
@@ -89,3 +92,19 @@ def test_the_split_reaches_bucc(folder):
 def test_a_task_that_does_not_exist_is_named_first():
     with pytest.raises(ValueError, match="unknown 'held_out_retrival'; did you mean held_out_ret"):
         evaluating.evaluate("no/such/run", evaluating.Options(tasks=("held_out_retrival",)))
+
+
+def test_the_encoders_of_a_system_are_evaluated_under_their_names(tmp_path):
+    run = hf_folders.write_checkpoint(tmp_path / "run", "xlme")
+    (tmp_path / "tatoeba").mkdir()
+    for code, lines in (("rus", ["ab cd", "ef", "gh ij kl"]), ("eng", ["dc ba", "fe", "lk ji hg"])):
+        (tmp_path / "tatoeba" / f"tatoeba.rus-eng.{code}").write_text("\n".join(lines) + "\n")
+    options = evaluating.Options(tasks=("tatoeba",), data=str(tmp_path), layer=1)
+    [outcome], path = evaluating.evaluate(str(run), options)
+    assert outcome.encoder == "discriminator"
+    assert "tatoeba_readouts.png" in outcome.files and (path.parent / "results.json").is_file()
+    systems = {row.system for row in read(path).results}
+    assert systems >= {"model", "untrained", "generator", "generator (untrained)", "chance"}
+    heads = [line.split() for line in evaluation_text.to_text([outcome], 1).splitlines()]
+    names = [words[0] for words in heads if words[1:3] == ["raw", "centred_transductive"]]
+    assert names == ["discriminator", "generator"]
