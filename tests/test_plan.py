@@ -98,8 +98,8 @@ def mistaken():
     """Returns the finished process of each mistake, and by topology those without a compiler."""
     each = [flags(*arguments, **bindings) for arguments, bindings, _ in MISTAKES]
     missing = [topology for topology, module, _ in COMPILERS if not find_spec(module)]
-    others = [flags(f"--topology={topology}") for topology in missing]
-    done = tiny.run_each("plan", *each, *others)
+    of_missing = [flags(f"--topology={topology}") for topology in missing]
+    done = tiny.run_each("plan", *each, *of_missing)
     return done[: len(each)], dict(zip(missing, done[len(each) :]))
 
 

@@ -80,9 +80,9 @@ def test_processes_and_threads_do_not_change_the_order(data, whole, processes, p
     iterators = [
         iterate(data, [STREAM], 1, n, processes, prefetch=prefetch) for n in range(processes)
     ]
-    for found, expected in zip(advance(iterators, STEPS), whole[0], strict=True):
-        assert_same(found, expected)
-    assert all(one.get_state() == whole[1].get_state() for one in iterators)
+    for batch, expected in zip(advance(iterators, STEPS), whole[0], strict=True):
+        assert_same(batch, expected)
+    assert all(iterator.get_state() == whole[1].get_state() for iterator in iterators)
     for iterator in iterators:
         iterator.close()
 

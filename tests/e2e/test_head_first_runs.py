@@ -6,8 +6,8 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from drawn_vocabulary import DrawnVocabulary
 from helpers import hf_folders, tiny
+from helpers.drawn_vocabulary import DrawnVocabulary
 from helpers.runs import Interrupted, assert_same_bits, load, run
 
 from xlme_jax.checkpoints.saved import FOLDER, UNTRAINED_HEAD, read_arrays, read_fields, saved_steps

@@ -4,8 +4,8 @@ import logging
 
 import numpy as np
 import pytest
-from drawn_vocabulary import DrawnVocabulary
 from helpers import hf_folders, tiny
+from helpers.drawn_vocabulary import DrawnVocabulary
 from helpers.runs import Interrupted, _Gin, assert_same_bits, run, same_metrics
 
 from xlme_jax.data.prepared import PreparedDataset

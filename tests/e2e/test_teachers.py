@@ -5,8 +5,8 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from drawn_vocabulary import DrawnVocabulary
 from helpers import hf_folders, runs, tiny
+from helpers.drawn_vocabulary import DrawnVocabulary
 from helpers.runs import Interrupted, _Gin, assert_same_bits, same_metrics
 
 from xlme_jax.checkpoints.saved import checkpoint_of, read_record

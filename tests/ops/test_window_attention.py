@@ -61,8 +61,8 @@ def compare_with_hidden_keys(seed, length, window):
         values, pull = jax.vjp(function, q, k, v)
         return values, *pull(q)
 
-    found, expected = (values_and_gradients(function, q, k, v) for function in (in_blocks, hidden))
-    for array, of_hidden in zip(found, expected, strict=True):
+    arrays, expected = (values_and_gradients(function, q, k, v) for function in (in_blocks, hidden))
+    for array, of_hidden in zip(arrays, expected, strict=True):
         np.testing.assert_allclose(array, of_hidden, atol=1e-5)
 
 

@@ -55,8 +55,8 @@ class Examples:
     def masked(self) -> str:
         """The second sentence, or the only one, with `<mask>` as its middle word."""
         words = self.pairs[1 % len(self.pairs)][0].split()
-        middle = len(words) // 2
-        return " ".join([*words[:middle], MASK_PIECE, *words[middle + 1 :]])
+        words[len(words) // 2] = MASK_PIECE
+        return " ".join(words)
 
 
 def find(folder: Path, vocabulary: Vocabulary) -> Examples:
