@@ -84,8 +84,7 @@ def from_readings(rows):
     return {f"{rows.stream.name}/{name}": value for name, value in found.items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", tiny.slow_except(["xlm"], SYSTEMS))
 def test_metrics_are_those_of_the_log(of_system, predicted, system):
     config, model_dir, read = of_system(system)
     found = predicted(system)

@@ -124,7 +124,6 @@ def test_what_cannot_be_scored_is_said_before_anything_is_read(tmp_path):
         assert found.returncode == 1 and message in found.stderr and not found.stdout, found
 
 
-@pytest.mark.slow
 def test_explained_lines_have_pictures_and_weights(tmp_path, monkeypatch, caplog):
     run = hf_folders.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
     lines, folder = ["abc def", "", "ghi я", "ghi"], tmp_path / "explained"
