@@ -306,6 +306,21 @@ def test_layers_above_the_pooled_one_are_neither_computed_nor_changed(name):
     )
 
 
+@pytest.mark.parametrize("name", tiny.slow_except({"xlm"}, ["xlm", "stacked"]))
+def test_the_embeddings_are_pooled_by_layer_0(name):
+    """No layer is computed or changed, and the embeddings are."""
+    objective, params = built(dataclasses.replace(CONFIG, pretrained=PRETRAINED[name], layer=0))
+    (loss, _), gradient = loss_of(objective, params)
+    assert loss == pytest.approx(_loss_of_states(states_of(objective, params)[0]), rel=1e-5)
+    optimizer = objective.optimizer(optax.adamw(0.1, weight_decay=0.1))
+    update = jax.jit(functools.partial(optimizer.update, step=jnp.zeros(())))
+    updates, _ = update(gradient, jax.jit(optimizer.init)(params), params)
+    layers = {name: x for name, x in updates["encoder"].items() if name.startswith("layer")}
+    assert layers and largest(layers) == 0
+    assert largest(updates["tokens"]) > 0 and largest(updates["encoder"]["embedding_norm"]) > 0
+    assert objective.diagnostics.flops({"bitext": (4, LENGTH)}) == {"encoder": 0}
+
+
 def _loss_of_states(hidden):
     """Returns the loss of both directions for the mean states of the sentences of BATCH."""
     segments = np.asarray(BATCH["bitext"]["segment_ids"])
@@ -458,6 +473,10 @@ def test_a_learned_temperature_starts_where_it_is_set():
         ({"temperature": 0.001, "learn_temperature": True}, "is below 0.01, the least"),
         ({"contrast_weight": 0.0}, "one of anchor_weight, distillation_weight, contrast_weight"),
         ({"layer": 2}, "Contrast.layer = 2 is above the encoder's last: Encoder.num_layers = 1"),
+        (
+            {"layer": 0, "freeze_tokens": True},
+            "layer = 0 pools .*set Contrast.freeze_tokens = False",
+        ),
         ({"pretrained": CONFIG}, "is not a pre-training objective"),
         (
             {"layer": 2, "pretrained": XLMConfig(dataclasses.replace(ENCODER, pre_norm=True))},

@@ -100,7 +100,7 @@ class ContrastConfig(TunedConfig):
       pretrained: the objective that the encoder was pre-trained with. If unbound, it is read from
         the checkpoint that INIT_FROM names.
       layer: the layer whose states are pooled; None for the last. Layers above it are neither
-        computed nor changed.
+        computed nor changed. 0 pools the embeddings of tokens and positions: a bag of pieces.
       pooling: the vector of a sentence: the mean of its tokens ("mean"), of those between `<s>` and
         `</s>` ("mean_without_specials"), or the state of `<s>` ("first"). Cosines are compared.
       temperature: divisor of the cosines. sentence-transformers' `scale` is its inverse.
@@ -162,7 +162,13 @@ class ContrastConfig(TunedConfig):
                 f"Contrast.pretrained = {self.pretrained!r} is not a pre-training objective; give "
                 "the run to start from: --gin.INIT_FROM=\"'MODEL_DIR'\"."
             )
-        check_at_least(self, "Contrast", 1, "layer", "chunk_rows")
+        check_at_least(self, "Contrast", 1, "chunk_rows")
+        check_at_least(self, "Contrast", 0, "layer")
+        if self.layer == 0 and self.freeze_tokens:
+            raise ValueError(
+                "Contrast.layer = 0 pools the rows of the token table, which Contrast.freeze_tokens "
+                "leaves as they are; set Contrast.freeze_tokens = False."
+            )
         weights = ("anchor_weight", "distillation_weight", "contrast_weight")
         check_at_least(self, "Contrast", 0, *weights)
         if not (self.reads_start or self.contrast_weight):
@@ -278,8 +284,10 @@ class PairContrast(PlainObjective):
         return pair_contrast_diagnostics(self._computed, without_gradient, STREAM, weights)
 
     @property
-    def _computed(self) -> EncoderConfig:
-        """The encoder without the layers that are not computed."""
+    def _computed(self) -> EncoderConfig | None:
+        """The encoder without the layers that are not computed; None if it computes no layer."""
+        if self._layer == 0:
+            return None
         return dataclasses.replace(self.encoder.config, num_layers=self._layer)
 
     def init(self, rng: jax.Array) -> Params:
@@ -515,7 +523,7 @@ class PairContrast(PlainObjective):
 
     def _without_upper_layers(self, encoder: Params) -> Params:
         """Returns an encoder's weights without the layers above the pooled one."""
-        return some_layers(encoder, self.encoder.config, 0, self._layer)
+        return some_layers(encoder, self.encoder.config, 0, max(self._layer, 1))
 
     def _without_upper(self, updates: Params) -> Params:
         """Returns an encoder's updates, with zeros for the layers above the pooled one."""
@@ -531,14 +539,17 @@ class PairContrast(PlainObjective):
 
 
 def _lower_encoder(
-    pretrained: SystemConfig, encoder: EncoderConfig, layers: int, vocab_size: int, dtype: Any
+    pretrained: SystemConfig, encoder: EncoderConfig, layer: int, vocab_size: int, dtype: Any
 ) -> EncoderView:
-    """Returns the encoder of a system with its first `layers` layers alone.
+    """Returns the encoder of a system without the layers above `layer`.
+
+    An encoder has a layer, so that for layer 0 it keeps the first one; where the output of that is
+    not read, a compiled program leaves it out.
 
     Args:
       pretrained: the system's configuration.
       encoder: the system's encoder, one of the fields of `pretrained`.
-      layers: number of layers.
+      layer: number of the last layer that is read; 0 for the embeddings.
       vocab_size: V.
       dtype: type to compute in.
 
@@ -547,13 +558,13 @@ def _lower_encoder(
     """
     if encoder.pre_norm:
         raise ValueError(
-            f"Contrast.layer = {layers}: a pre-norm encoder normalises the states of its last "
+            f"Contrast.layer = {layer}: a pre-norm encoder normalises the states of its last "
             "layer alone; leave Contrast.layer out."
         )
     name = next(name for name, value in vars(pretrained).items() if value is encoder)
     held_out = pretrained.held_out()  # Without what is for training alone, such as InfoXLM's queue.
     assert held_out is not None
-    lower: Any = dataclasses.replace(encoder, num_layers=layers)
+    lower: Any = dataclasses.replace(encoder, num_layers=max(layer, 1))
     lowered: SystemConfig = dataclasses.replace(held_out, **{name: lower})  # type: ignore[type-var]
     return lowered.build(vocab_size, dtype).encoder
 

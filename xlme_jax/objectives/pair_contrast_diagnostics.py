@@ -34,15 +34,15 @@ _PANELS = (
 
 
 def pair_contrast_diagnostics(
-    encoder: EncoderConfig,
-    without_gradient: Mapping[str, EncoderConfig],
+    encoder: EncoderConfig | None,
+    without_gradient: Mapping[str, EncoderConfig | None],
     stream: str,
     loss_weights: Mapping[str, float],
 ) -> Diagnostics:
     """Returns the diagnostics of a contrast of pairs.
 
     Args:
-      encoder: the encoder, with the layers that are computed.
+      encoder: the encoder, with the layers that are computed; None if it pools embeddings.
       without_gradient: {name: encoder}, those that read the rows, too, such as a teacher.
       stream: name of the stream of pairs.
       loss_weights: see `Diagnostics`.
@@ -52,10 +52,12 @@ def pair_contrast_diagnostics(
         """Returns the FLOPs by part, without the products of sentences, which are few."""
         rows, length = shapes[stream]
         tokens = rows * length
-        parts = {"encoder": 3.0 * tokens * flops.encoder(encoder, length)}
-        for name, reader in without_gradient.items():
-            parts[name] = tokens * flops.encoder(reader, length)
-        return parts
+
+        def forward(reader: EncoderConfig | None) -> float:
+            return tokens * flops.encoder(reader, length) if reader else 0.0
+
+        others = {name: forward(reader) for name, reader in without_gradient.items()}
+        return {"encoder": 3 * forward(encoder), **others}
 
     def alarms(values: Mapping[str, float]) -> list[str]:
         """Returns an alarm if the contrast has learned nothing."""
