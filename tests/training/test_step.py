@@ -144,15 +144,16 @@ def ragged_batch(vocabulary, rng, streams):
 def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
     """Compares gradient, loss and all metrics, without dropout.
 
-    The vocabulary head computes in float32: an error of 3e-7 of each gradient's largest entry was
-    measured; the limit allows for processors that add in another order.
+    The vocabulary head computes in float32: errors up to 9e-7 of a gradient's largest entry were
+    measured; the limit allows for processors that add in another order. Weights are small enough
+    for no softmax to saturate, which multiplies these errors.
     """
     files = [f"gin_configs/models/{objective}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     off = ["Encoder.dropout = 0.0", "Encoder.attention_dropout = 0.0"]
     if objective == "xlm":
         off.append("XLM.translation_pairs = False")  # Half to trace; the others have all streams.
     built = loading.load(files, off, "Train").objective.build(200)
-    params = random_weights(built.init, jax.random.key(0))
+    params = random_weights(built.init, jax.random.key(0), spread=0.15)
     carried = meshes.unbox(jax.jit(lambda params: init_carried(built, params))(params))
     batch = ragged_batch(200, np.random.default_rng(0), built.streams)
     gradient_of = jax.value_and_grad(steps.weighted_loss(built), has_aux=True)
@@ -208,7 +209,7 @@ def test_stream_weight_scales_its_gradient(objective, micro_batches):
     files = [f"gin_configs/models/{name}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     more = ["InfoXLM.mean = 'items'"] if items else []
     built = loading.load(files, more, "Train").objective.build(200)
-    params = random_weights(built.init, jax.random.key(0))
+    params = random_weights(built.init, jax.random.key(0), spread=0.15)
     carried = meshes.unbox(jax.jit(lambda params: init_carried(built, params))(params))
     batch, other = (ragged_batch(200, np.random.default_rng(n), built.streams) for n in (0, 1))
     gradient_of = jax.value_and_grad(steps.weighted_loss(built), has_aux=True)
