@@ -14,7 +14,9 @@ def random_weights(init, *arguments, seed=0, noise=0.1, spread=0.3):
 
     def draw(path, shape):
         name = getattr(path[-1], "key", None)
-        mean, deviation = (float(name == "scale"), noise) if name in ("scale", "bias") else (0, spread)
+        mean, deviation = (
+            (float(name == "scale"), noise) if name in ("scale", "bias") else (0, spread)
+        )
         # Not `jnp.asarray`, which compiles a program for each shape.
         return jax.device_put(rng.normal(mean, deviation, shape.shape).astype(np.float32))
 
