@@ -31,7 +31,12 @@ def unit(vectors):
 
 @pytest.mark.parametrize(
     ("objective", "layer", "pooling"),
-    [("xlme", 1, "mean"), pytest.param("xlm", 2, "first", marks=pytest.mark.slow)],
+    [
+        ("xlme", 1, "mean"),
+        ("xlm", 0, "mean"),
+        pytest.param("xlm", 2, "first", marks=pytest.mark.slow),
+        pytest.param("xlme", 0, "mean", marks=pytest.mark.slow),
+    ],
 )
 def test_vectors_are_those_of_encode(tmp_path, objective, layer, pooling):
     package = pytest.importorskip("sentence_transformers")
@@ -70,19 +75,19 @@ def test_vectors_are_those_of_encode(tmp_path, objective, layer, pooling):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["xlm", "xlme"])
-def test_programs_have_the_vectors(tmp_path, objective):
+@pytest.mark.parametrize(("objective", "layer"), [("xlm", 1), ("xlme", 1), ("xlm", 0)])
+def test_programs_have_the_vectors(tmp_path, objective, layer):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     run = hf_folders.write_checkpoint(tmp_path / "run", objective, Encoder__num_layers=2)
-    folder = exported(run, tmp_path / "out", layer=1, onnx=("float32", "int8"))
+    folder = exported(run, tmp_path / "out", layer=layer, onnx=("float32", "int8"))
     batch = hf_folders.rows(count=3, length=14)
     feed = {
         "input_ids": batch["tokens"].astype(np.int64),
         "attention_mask": batch["segment_ids"].astype(np.int64),
     }
     objective, params = hf_folders.read_checkpoint(run)
-    states = objective.encoder.encode(params, batch)[1]
+    states = objective.encoder.encode(params, batch)[layer]
     expected = unit(np.asarray(encoding.pool(states, batch)))
     for name, least in (("model.onnx", 1 - 1e-5), ("model_int8.onnx", 0.5)):
         session = runtime.InferenceSession(folder / "onnx" / name)
@@ -130,7 +135,7 @@ def three_layers(tmp_path_factory):
     ("options", "message"),
     [
         ({"layer": 4}, "--layer=4: the encoder has 3 layers"),
-        ({"layer": 0}, "choose the best layer from 1 to 3"),
+        ({"layer": -1}, "choose 0, its embeddings, to 3"),
         ({"layer": 3, "centre": ["missing.txt"]}, "missing.txt"),
         ({"layer": 3, "centre": ["empty.txt"]}, "there is no text in empty.txt"),
         ({"layer": 3, "onnx": ["int4"]}, "--onnx=int4: expected some of float32, int8"),

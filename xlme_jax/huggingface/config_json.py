@@ -22,7 +22,7 @@ def hf_config(layout: WeightLayout) -> dict[str, Any]:
     shape = {
         "vocab_size": layout.vocab_size,
         "hidden_size": encoder.hidden_size,
-        "num_hidden_layers": encoder.num_layers,
+        "num_hidden_layers": layout.num_layers,
         "num_attention_heads": encoder.num_heads,
         "intermediate_size": encoder.ffn_size,
         "hidden_dropout_prob": encoder.dropout,

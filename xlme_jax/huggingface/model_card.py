@@ -197,7 +197,7 @@ def model_card(
     layer = None if vectors is None else vectors.options.layer
     parts = [
         _header(layout, languages, front_matter(name, checkpoint, layer), vectors is not None),
-        f"# {name}\n\nA cross-lingual encoder of {layout.encoder.num_layers} layers, width "
+        f"# {name}\n\nA cross-lingual encoder of {layout.num_layers} layers, width "
         f"{layout.encoder.hidden_size}, {parameters:,} parameters and a vocabulary of "
         f"{layout.vocab_size:,}, {_how_made(runs)}.",
         _usage_section(name, layout)

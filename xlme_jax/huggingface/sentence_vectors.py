@@ -45,7 +45,7 @@ class SentenceOptions:
     """How a user wants sentences to be embedded.
 
     Attributes:
-      layer: the layer whose states are pooled, from 1; those above it are dropped.
+      layer: the layer whose states are pooled; those above it are dropped. 0 is the embeddings.
       pooling: a key of `POOLINGS`.
       centre: prepared data, or text files of a language each, whose mean vector is subtracted;
         () for none.
@@ -98,16 +98,10 @@ def sentence_vectors(options: SentenceOptions, loaded: LoadedRun) -> SentenceVec
         missing or unreadable.
     """
     config = loaded.objective.encoder.config
-    if options.layer == 0:
+    if not 0 <= options.layer <= config.num_layers:
         raise ValueError(
-            "--layer=0: transformers has no encoder without layers; choose the best layer from 1 "
-            f"to {config.num_layers} that `evaluate` prints, or stay with "
-            "xlme_jax.load(...).encode(texts, layer=0)"
-        )
-    if not 1 <= options.layer <= config.num_layers:
-        raise ValueError(
-            f"--layer={options.layer}: the encoder has {config.num_layers} layers; choose 1 to "
-            f"{config.num_layers}"
+            f"--layer={options.layer}: the encoder has {config.num_layers} layers; choose 0, its "
+            f"embeddings, to {config.num_layers}"
         )
     if config.pre_norm and options.layer < config.num_layers:
         raise ValueError(

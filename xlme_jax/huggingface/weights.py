@@ -58,6 +58,8 @@ class WeightLayout:
       prefix: prefix of the names of the encoder's tensors.
       cross: whether the layers have cross-attention, as those of a decoder have.
       position_offset: rows of XLM-R's position table before the first token's; BERT has none.
+      layers: number of the first layers that the model has, 0 for its embeddings alone; None for
+        all.
     """
 
     encoder: EncoderConfig
@@ -67,6 +69,12 @@ class WeightLayout:
     prefix: str = ""
     cross: bool = False
     position_offset: int = POSITION_OFFSET
+    layers: int | None = None
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return self.encoder.num_layers if self.layers is None else self.layers
 
     @property
     def has_own_code(self) -> bool:
@@ -100,7 +108,7 @@ class WeightLayout:
         """Yields the weights of all layers, and those that layers share."""
         config = self.encoder
         prefix = f"{self.prefix}encoder."
-        for index in range(config.num_layers):
+        for index in range(self.num_layers):
             yield from self._layer(("encoder", f"layer_{index}"), f"{prefix}layer.{index}.")
         if config.relative_bias != "none":
             shape = (config.relative_buckets, config.num_heads)

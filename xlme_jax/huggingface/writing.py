@@ -189,8 +189,7 @@ def _first_layers(exported: Exported, count: int) -> Exported:
     """Returns the encoder's first layers, without a head, which reads the last layer."""
     tree = first_layers(exported.tree, count)
     tree.pop("head", None)
-    encoder = dataclasses.replace(exported.layout.encoder, num_layers=count)
-    layout = dataclasses.replace(exported.layout, encoder=encoder, head=None, prefix="")
+    layout = dataclasses.replace(exported.layout, layers=count, head=None, prefix="")
     return dataclasses.replace(exported, layout=layout, tree=tree)
 
 
