@@ -47,7 +47,8 @@ _SENTENCES = flags.DEFINE_bool(
 _LAYER = flags.DEFINE_integer(
     "layer",
     None,
-    "--sentence_transformers: the layer that is pooled, 0 for the embeddings; those above it are dropped.",
+    "--sentence_transformers: the layer that is pooled, 0 for the embeddings; those above it are "
+    "dropped.",
     0,
 )
 _POOLING = flags.DEFINE_enum(
