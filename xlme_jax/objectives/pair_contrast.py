@@ -166,8 +166,8 @@ class ContrastConfig(TunedConfig):
         check_at_least(self, "Contrast", 0, "layer")
         if self.layer == 0 and self.freeze_tokens:
             raise ValueError(
-                "Contrast.layer = 0 pools rows of the token table, which Contrast.freeze_tokens leaves "
-                "as they are; set Contrast.freeze_tokens = False."
+                "Contrast.layer = 0 pools rows of the token table, which Contrast.freeze_tokens "
+                "leaves as they are; set Contrast.freeze_tokens = False."
             )
         weights = ("anchor_weight", "distillation_weight", "contrast_weight")
         check_at_least(self, "Contrast", 0, *weights)
