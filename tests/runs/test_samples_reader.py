@@ -50,6 +50,6 @@ def test_samples_show_what_weights_predict_of_masked_tokens(tmp_path, tiny_data)
         for sentences in (samples, others)
     ]
     # Other weights predict other pieces of the same tokens.
-    pieces, others_pieces = ([token["piece"] for token in tokens] for tokens in masked)
-    assert pieces == others_pieces and pieces
+    pieces, pieces_of_others = ([token["piece"] for token in tokens] for tokens in masked)
+    assert pieces == pieces_of_others and pieces
     assert {name for token in masked[0] for name in token["predictions"]} == {"mlm"}

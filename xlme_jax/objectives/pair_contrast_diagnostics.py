@@ -56,8 +56,8 @@ def pair_contrast_diagnostics(
         def forward(reader: EncoderConfig | None) -> float:
             return tokens * flops.encoder(reader, length) if reader else 0.0
 
-        others = {name: forward(reader) for name, reader in without_gradient.items()}
-        return {"encoder": 3 * forward(encoder), **others}
+        parts = {name: forward(reader) for name, reader in without_gradient.items()}
+        return {"encoder": 3 * forward(encoder), **parts}
 
     def alarms(values: Mapping[str, float]) -> list[str]:
         """Returns an alarm if the contrast has learned nothing."""
