@@ -23,7 +23,8 @@ _VOCABULARY = flags.DEFINE_string(
 _LAYER = flags.DEFINE_integer(
     "layer",
     None,
-    "Layer for translations and alignment that the page begins with (default: the middle).",
+    "Layer for translations and alignment that the page begins with (default: that of "
+    "trained sentence vectors, or the middle one).",
     0,
 )
 _PORT = flags.DEFINE_integer("port", 8000, "Port of 127.0.0.1; 0 for any free one.", 0, 65535)

@@ -1,5 +1,6 @@
 """Trained models in Python, against the evaluations' encodings and the objectives' own heads."""
 
+import dataclasses
 import functools
 import json
 import random
@@ -16,9 +17,9 @@ from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.alignment import _aligner, _rows
 from xlme_jax.ops.vocabulary_head import num_chunks
-from xlme_jax.runs import models, trained
+from xlme_jax.runs import evaluating, models, trained
 from xlme_jax.training import sharded_state as states
-from xlme_jax.training.mesh import MeshConfig, unbox
+from xlme_jax.training.mesh import MeshConfig, make_mesh, unbox
 
 # Float32 sums in another order: a few units in the last place of values of about 1, after a layer.
 TOLERANCE = 1e-5
@@ -47,12 +48,45 @@ def xlm(tmp_path_factory):
     return models.load(str(folder), None, MeshConfig())
 
 
+@pytest.fixture(scope="module")
+def sentence_encoder(tmp_path_factory):
+    """Returns a MODEL_DIR of `Contrast` that pools the first token of layer 1 of 4."""
+    folder = tmp_path_factory.mktemp("contrast") / "run"
+    fields = {"layer": 1, "pooling": "first", "anchor_weight": 0.0, "freeze_tokens": False}
+    bindings = {f"Contrast__{name}": value for name, value in fields.items()}
+    return hf_folders.write_checkpoint(folder, "contrast", Encoder__num_layers=4, **bindings)
+
+
 def rows_of(text):
     return encoding.fill_rows([text], 1, len(text) + 3)
 
 
 def tokens_of(model, text):
     return (0, *model.vocabulary.encode(text), 2)
+
+
+def test_sentences_are_encoded_as_contrast_trained_them(sentence_encoder):
+    """By default; the middle layer of 4 would be the second, and the mean is not what is read."""
+    model = models.load(str(sentence_encoder), None, MeshConfig())
+    expected = model.encode(TEXTS, layer=1, pooling="first")
+    np.testing.assert_array_equal(model.encode(TEXTS), expected)
+    assert not np.allclose(model.encode(TEXTS, pooling="mean"), expected)
+    np.testing.assert_array_equal(model.encode_layers(TEXTS)[1], expected)
+    by_default = model.retrieve(TEXTS[:2], TEXTS[2:], readout="raw")
+    as_trained = model.retrieve(TEXTS[:2], TEXTS[2:], readout="raw", layer=1, pooling="first")
+    np.testing.assert_array_equal(by_default.scores, as_trained.scores)
+
+
+def test_another_readout_than_that_of_training_is_said(sentence_encoder, caplog):
+    options = evaluating.Options(data="missing")
+    subject = trained.load(str(sentence_encoder), None, make_mesh(MeshConfig())).subject()
+    assert evaluating._as_trained(options, subject).layer == 1
+    assert "are those of layer 1, pooled as 'first'; evaluated are layer 1, 'mean'" in caplog.text
+    caplog.clear()
+    evaluating._as_trained(dataclasses.replace(options, pooling="first"), subject)
+    assert not caplog.text
+    other = dataclasses.replace(options, pooling="first", layer=2)
+    assert evaluating._as_trained(other, subject).layer == 2 and "layer 2, 'first'" in caplog.text
 
 
 @pytest.mark.parametrize("pooling", tiny.slow_except(["mean"], encoding.POOLINGS))

@@ -573,7 +573,7 @@ class PairAligner:
 
     Args:
       subject: the encoder.
-      layer: the layer; None for the middle one.
+      layer: the layer; None for `Subject.default_layer`.
       temperature: see `WordAlignment.temperature`.
 
     Raises:
@@ -583,7 +583,8 @@ class PairAligner:
     def __init__(
         self, subject: Subject, layer: int | None = None, temperature: float | None = None
     ):
-        chosen = encoding.choose_layer(layer, subject.num_layers, "layer")
+        default = subject.default_layer
+        chosen = encoding.choose_layer(layer, subject.num_layers, "layer", default)
         self._subject = subject
         self._plan = jax.jit(_planner(subject, chosen, temperature))
 

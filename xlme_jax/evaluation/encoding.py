@@ -53,18 +53,22 @@ class Batch:
     texts: np.ndarray
 
 
-def choose_layer(layer: int | None, num_layers: int, setting: str) -> int:
-    """Returns the number of a layer, the middle one for None.
+def choose_layer(
+    layer: int | None, num_layers: int, setting: str, default: int | None = None
+) -> int:
+    """Returns the number of a layer.
 
     Args:
-      layer: 0 for the embeddings, k for the output of layer k, or None.
+      layer: 0 for the embeddings, k for the output of layer k, or None for the default.
       num_layers: layers of the encoder.
       setting: name of the setting, for the error.
+      default: the default; None for the middle layer.
 
     Raises:
       ValueError: the encoder has no such layer.
     """
-    chosen = num_layers // 2 if layer is None else layer
+    default = num_layers // 2 if default is None else default
+    chosen = default if layer is None else layer
     if not 0 <= chosen <= num_layers:
         raise ValueError(
             f"{setting} = {chosen}, but the encoder has {num_layers} layers; choose 0 "

@@ -17,6 +17,7 @@ from xlme_jax.evaluation.context import Context
 from xlme_jax.evaluation.readouts import RAW
 from xlme_jax.evaluation.training_text import TrainingText
 from xlme_jax.objectives.abilities import Fills, Predicts
+from xlme_jax.objectives.base import Pooled
 
 # {"tokens", "segment_ids", "positions"}: int32[B, L] each.
 Rows = Mapping[str, jax.Array]
@@ -43,6 +44,7 @@ class Subject:
       fill: (params, rows, int32[B, M] positions of `<mask>`) -> float32[B, M, V] logits of all
         tokens; None if the model is no masked language model.
       context: the run's data and objective; None if `evaluate` has none.
+      pooled: how the states become the sentence vectors that were trained; None if none were.
     """
 
     vocabulary: Vocabulary
@@ -56,6 +58,12 @@ class Subject:
     restarts: bool = False
     fill: Callable[[Any, Rows, jax.Array], jax.Array] | None = None
     context: Context | None = None
+    pooled: Pooled | None = None
+
+    @property
+    def default_layer(self) -> int:
+        """The layer of sentence vectors that were trained, or else the middle one."""
+        return self.num_layers // 2 if self.pooled is None else self.pooled.layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +164,7 @@ def subject_of(
         restarts=any(isinstance(s, PairStream) and s.positions_restart for s in streams),
         fill=objective.fill if isinstance(objective, Fills) else None,
         context=context,
+        pooled=objective.encoder.pooled,
     )
 
 
@@ -171,6 +180,7 @@ def other_subjects(objective: Any, subject: Subject) -> dict[str, Subject]:
             subject,
             encode=view.encode,
             num_layers=view.config.num_layers,
+            pooled=view.pooled,
             max_length=view.config.max_length if view.config.absolute_positions else None,
             fill=None,
         )

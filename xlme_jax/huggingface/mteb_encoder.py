@@ -36,7 +36,7 @@ class MtebEncoder:
         self,
         model: Model,
         layer: int | None = None,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         prompt: str = "",
         name: str = "xlme_jax/model",
     ):

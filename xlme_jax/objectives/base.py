@@ -108,6 +108,18 @@ class LossOutputs(NamedTuple):
         return loss
 
 
+class Pooled(NamedTuple):
+    """How hidden states become sentence vectors.
+
+    Attributes:
+      layer: number of the layer whose states are pooled; 0 for the embeddings.
+      pooling: how they are pooled, a key of `evaluation.encoding.POOLINGS`.
+    """
+
+    layer: int
+    pooling: str
+
+
 @dataclasses.dataclass(frozen=True)
 class EncoderView:
     """An encoder, and the part of an objective's weights that belongs to it.
@@ -122,12 +134,14 @@ class EncoderView:
       encode_first: function of the arguments of `encode` that returns only the last layer's states
         of the first tokens, [B, 1, D], and computes that layer for these tokens alone. If None,
         `first` computes all states.
+      pooled: how the states become the sentence vectors that were trained; None if none were.
     """
 
     config: EncoderConfig
     encode: Callable[[Params, Rows, jax.Array | None], list[jax.Array]]
     params: Callable[[Params], Params]
     encode_first: Callable[[Params, Rows, jax.Array | None], jax.Array] | None = None
+    pooled: Pooled | None = None
 
     def first(
         self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None

@@ -30,6 +30,7 @@ from xlme_jax.objectives.base import (
     Objective,
     Params,
     PlainObjective,
+    Pooled,
     Rows,
     RunFacts,
     StreamInput,
@@ -264,8 +265,9 @@ class PairContrast(PlainObjective):
     @property
     def encoder(self) -> EncoderView:
         """The encoder with all of its layers."""
-        view = self.pretraining.encoder
-        return EncoderView(view.config, self._encode, self.encoder_params)
+        config = self.pretraining.encoder.config
+        pooled = Pooled(self._layer, self.config.pooling)
+        return EncoderView(config, self._encode, self.encoder_params, pooled=pooled)
 
     @property
     def diagnostics(self) -> Diagnostics:

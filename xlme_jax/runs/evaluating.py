@@ -147,6 +147,7 @@ def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], result
     with states.sharding_rules(mesh):
         loaded = trained.load(checkpoint, options.vocabulary, mesh)
         subject = loaded.subject()
+        options = _as_trained(options, subject)
         tasks = list(options.tasks) or _default_tasks(subject)
         settings = _settings(tasks, options, loaded.config.evaluators)
         tasks = list(settings)
@@ -160,6 +161,27 @@ def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], result
         settings |= _settings(selecting, options, loaded.config.evaluators)
         outcomes = _outcomes(loaded, subject, settings, options)
     return outcomes, trained.header_of(loaded.folder, loaded.config, options.command)
+
+
+def _as_trained(options: Options, subject: Subject) -> Options:
+    """Returns options with the layer of trained sentence vectors, if there are any.
+
+    Another layer and pooling are evaluated if they are named, and reported.
+    """
+    pooled = subject.pooled
+    if pooled is None:
+        return options
+    layer = pooled.layer if options.layer is None else options.layer
+    if (layer, options.pooling) != pooled:
+        _log.warning(
+            "The sentence vectors of this run are those of layer %d, pooled as %r; evaluated are "
+            "layer %d, %r (--layer, --pooling).",
+            pooled.layer,
+            pooled.pooling,
+            layer,
+            options.pooling,
+        )
+    return dataclasses.replace(options, layer=layer)
 
 
 def _settings(

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from xlme_jax.data.token_ids import EOS_ID
 from xlme_jax.evaluation import bucc, encoding
 from xlme_jax.evaluation.encoding import Pooling, Text
 from xlme_jax.evaluation.readouts import unit_rows
-from xlme_jax.objectives.pair_contrast import ContrastConfig
+from xlme_jax.objectives.base import Pooled
 from xlme_jax.runs import trained
 from xlme_jax.storage.files import remove_folder, replace_file
 from xlme_jax.storage.paths import as_path
@@ -208,17 +208,14 @@ def _embedding(run: trained.LoadedRun, settings: Mining) -> Callable[[Sequence[T
     Raises:
       ValueError: the encoder has no such layer.
     """
-    subject, objective = run.subject(), run.config.objective
-    layer, pooling = settings.layer, settings.pooling
-    if isinstance(objective, ContrastConfig):
-        layer = objective.layer if layer is None else layer
-        pooling = pooling or objective.pooling
-    layer = subject.num_layers if layer is None else layer
-    layer = encoding.choose_layer(layer, subject.num_layers, "--layer")
-    _log.info("Vectors: layer %d, %s", layer, encoding.POOLINGS[pooling or "mean"])
+    subject = run.subject()
+    default = subject.pooled or Pooled(subject.num_layers, "mean")
+    pooling = settings.pooling or cast(Pooling, default.pooling)
+    layer = encoding.choose_layer(settings.layer, subject.num_layers, "--layer", default.layer)
+    _log.info("Vectors: layer %d, %s", layer, encoding.POOLINGS[pooling])
 
     def pooled(params: Any, rows: Mapping[str, Any]) -> jax.Array:
-        return encoding.pool(subject.encode(params, rows)[layer], rows, pooling or "mean")
+        return encoding.pool(subject.encode(params, rows)[layer], rows, pooling)
 
     compiled = jax.jit(pooled)
 

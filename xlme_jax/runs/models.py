@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -94,6 +94,11 @@ class Model:
         """Layers of the exported encoder."""
         return self._subject.num_layers
 
+    @property
+    def default_layer(self) -> int:
+        """The layer that is read where none is named."""
+        return self._subject.default_layer
+
     def reason_without(self, name: Part) -> str:
         """Returns why `detect` or `fill` is not available; empty if it is."""
         objective = self.loaded.objective
@@ -127,16 +132,17 @@ class Model:
         return copied
 
     def encode(
-        self, texts: Sequence[str], *, layer: int | None = None, pooling: Pooling = "mean"
+        self, texts: Sequence[str], *, layer: int | None = None, pooling: Pooling | None = None
     ) -> np.ndarray:
         """Embeds texts, as the evaluations of retrieval do.
 
         Args:
           texts: N texts, each cut to the tokens that the encoder reads, at most `LENGTH`; a warning
             says how many were cut.
-          layer: hidden states to pool: 0 the embeddings, k the output of layer k, None the middle
-            layer.
-          pooling: "mean" over all tokens, "mean_without_specials", or "first", the state of `<s>`.
+          layer: hidden states to pool: 0 the embeddings, k the output of layer k, None those that
+            `Contrast` pooled in training, or the middle layer of other systems.
+          pooling: "mean" over all tokens, "mean_without_specials", or "first", the state of `<s>`;
+            None for that of `Contrast`, or "mean".
 
         Returns:
           float32[N, D], in the order of the texts.
@@ -145,11 +151,10 @@ class Model:
           ValueError: there is no text, or no such layer or pooling.
         """
         texts = _checked_texts(texts)
-        chosen = encoding.choose_layer(layer, self.num_layers, "layer")
-        check_one_of(pooling, "pooling", encoding.POOLINGS)
-        return self._embed(self._pooled(chosen, pooling), texts)
+        chosen = encoding.choose_layer(layer, self.num_layers, "layer", self.default_layer)
+        return self._embed(self._pooled(chosen, self._pooling(pooling)), texts)
 
-    def encode_layers(self, texts: Sequence[str], *, pooling: Pooling = "mean") -> np.ndarray:
+    def encode_layers(self, texts: Sequence[str], *, pooling: Pooling | None = None) -> np.ndarray:
         """Embeds texts by every layer, in one pass.
 
         Args:
@@ -163,8 +168,7 @@ class Model:
           ValueError: there is no text, or no such pooling.
         """
         texts = _checked_texts(texts)
-        check_one_of(pooling, "pooling", encoding.POOLINGS)
-        return self._embed(self._all_pooled(pooling), texts).swapaxes(0, 1)
+        return self._embed(self._all_pooled(self._pooling(pooling)), texts).swapaxes(0, 1)
 
     def detect(self, text: str) -> list[ScoredToken]:
         """Returns the probability that each token of a text was replaced (RTD).
@@ -241,7 +245,7 @@ class Model:
         k: int = 1,
         readout: str = "csls",
         layer: int | None = None,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
     ) -> Matches:
         """Finds the candidates that are most similar to each query, as the evaluations do.
 
@@ -309,6 +313,13 @@ class Model:
         corpus = AlignedCorpus("", ("", ""), (words[0],), (words[1],), none, none, 0)
         with states.sharding_rules(self.loaded.mesh):
             return self._aligners(layer, temperature)(self.loaded.params, corpus)[0]
+
+    def _pooling(self, pooling: Pooling | None) -> Pooling:
+        """Returns how states are pooled; ValueError if there is no such pooling."""
+        pooled = self._subject.pooled
+        chosen = pooling or ("mean" if pooled is None else pooled.pooling)
+        check_one_of(chosen, "pooling", encoding.POOLINGS)
+        return cast(Pooling, chosen)
 
     def _compile_pooled(
         self, layer: int, pooling: Pooling

@@ -37,7 +37,7 @@ def create(model: Model, examples: Examples, layer: int | None = None) -> flask.
     Args:
       model: the model.
       examples: sentences that the page shows first.
-      layer: layer that is first selected for retrieval and alignment; None for the middle one.
+      layer: layer that is first selected for retrieval and alignment; None for `default_layer`.
 
     Raises:
       ValueError: the encoder has no such layer.
@@ -87,7 +87,7 @@ def describe(model: Model, examples: Examples, layer: int | None = None) -> dict
         "system": type(model.loaded.objective).__name__,
         "checkpoint": visible(str(folder)),
         "layers": model.num_layers,
-        "layer": choose_layer(layer, model.num_layers, "--layer"),
+        "layer": choose_layer(layer, model.num_layers, "--layer", model.default_layer),
         "unavailable": {name: model.reason_without(name) for name in ("detect", "fill")},
         "mask": MASK_PIECE,
         "limits": {
