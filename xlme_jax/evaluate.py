@@ -133,7 +133,7 @@ def main() -> None:
         print(f"Written: {probing.evaluate_along(as_path(source), options)}")
         return
     outcomes, path = evaluating.evaluate(run, options)
-    print(evaluation_text.to_text(outcomes, _LAYER.value))
+    print(evaluation_text.to_text(outcomes))
     print(f"\nWritten: {path}")
     for outcome in outcomes:
         for name in outcome.files:

@@ -105,6 +105,6 @@ def test_the_encoders_of_a_system_are_evaluated_under_their_names(tmp_path):
     assert "tatoeba_readouts.png" in outcome.files and (path.parent / "results.json").is_file()
     systems = {row.system for row in read(path).results}
     assert systems >= {"model", "untrained", "generator", "generator (untrained)", "chance"}
-    heads = [line.split() for line in evaluation_text.to_text([outcome], 1).splitlines()]
+    heads = [line.split() for line in evaluation_text.to_text([outcome]).splitlines()]
     names = [words[0] for words in heads if words[1:3] == ["raw", "centred_transductive"]]
     assert names == ["discriminator", "generator"]

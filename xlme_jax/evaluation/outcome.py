@@ -117,6 +117,8 @@ class Outcome:
       translations: pairs of languages in `embeddings` whose texts with the same number are
         translations.
       encoder: name of the evaluated encoder, such as "discriminator".
+      named_layer: the layer of the headline, if the user or the training of sentence vectors has
+        named one; None if held-out translations select it.
     """
 
     results: tuple[Result, ...]
@@ -127,6 +129,7 @@ class Outcome:
     repaired: Mapping[str, int] = dataclasses.field(default_factory=dict)
     translations: tuple[tuple[str, str], ...] = ()
     encoder: str = "encoder"
+    named_layer: int | None = None
 
 
 Evaluation = Callable[[Any], Outcome]

@@ -289,7 +289,9 @@ def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Ou
     for outcome in outcomes:
         task = outcome.results[0].task
         figures = held_out_retrieval.at_layers(task, outcome.results, layers)
-        outcome = dataclasses.replace(outcome, headline={**outcome.headline, **figures})
+        outcome = dataclasses.replace(
+            outcome, headline={**outcome.headline, **figures}, named_layer=layer
+        )
         plots = {**_layer_pictures(task, outcome), **_plane(task, outcome, layers)}
         completed.append(dataclasses.replace(outcome, files={**outcome.files, **plots}))
     return completed
@@ -317,7 +319,7 @@ def _plane(task: str, outcome: Outcome, layers: held_out_retrieval.Layers) -> di
     layer = next(layers["model", name] for name in preferred if ("model", name) in layers)
     of_layer = {language: states[layer] for language, states in outcome.embeddings.items()}
     title = f"{task}: texts by layer {layer}, principal components"
-    figure = verdict.of_retrieval(task, outcome.headline, outcome.results)
+    figure = verdict.of_outcome(task, outcome)
     note = figure.sentence if figure else ""
     png = planes.languages(of_layer, title, outcome.translations, note)
     return {f"{task}_languages.png": png}

@@ -95,15 +95,17 @@ def test_the_verdict_says_which_layer_it_is_of():
         figure == "held-out retrieval (centred, layer 2), accuracy@1 0.500: above chance (0.010)."
     )
     assert "best on these same translations" in note and "RetrievalProbe" in note
-    assert to_text([outcome], layer=2).splitlines()[-1] == figure
+    named = dataclasses.replace(outcome, named_layer=2)
+    assert to_text([named]).splitlines()[-1] == figure
 
 
 def test_of_a_test_set_the_layers_that_held_out_lines_select_are_marked():
     tatoeba = retrieval("tatoeba", {("model", "raw"): (0.1, 0.2, 0.9)})
     text = to_text([HELD_OUT, tatoeba])
     assert "\n1        0.2000*\n2        0.9000\n" in text
-    asked = to_text([HELD_OUT, tatoeba], layer=2)
-    assert "\n2        0.9000*\n" in asked and "\n*: --layer=2; untrained" in asked
+    named = [dataclasses.replace(outcome, named_layer=2) for outcome in (HELD_OUT, tatoeba)]
+    asked = to_text(named)
+    assert "\n2        0.9000*\n" in asked and "\n*: layer 2; untrained" in asked
     # Without them, none is.
     alone = to_text([tatoeba])
     assert "*" not in alone and "0.9000" in alone

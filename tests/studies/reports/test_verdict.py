@@ -4,8 +4,14 @@ import dataclasses
 
 import pytest
 
-from xlme_jax.evaluation.outcome import Result
-from xlme_jax.studies.reports.verdict import ComparedFigure, next_command, of_retrieval, share
+from xlme_jax.evaluation.outcome import Outcome, Result
+from xlme_jax.studies.reports.verdict import (
+    ComparedFigure,
+    next_command,
+    of_outcome,
+    of_retrieval,
+    share,
+)
 
 UNTRAINED = "the untrained encoder"
 
@@ -70,6 +76,9 @@ def test_held_out_translations_alone_select_their_own_layer():
         headline = {f"{task}/accuracy": 0.5, f"{task}/chance": 0.01}
         assert of_retrieval(task, headline, results).choices == choices
         assert of_retrieval(task, headline).choices == 1
+        outcome = Outcome(tuple(results), headline)
+        assert of_outcome(task, outcome).choices == choices
+        assert of_outcome(task, dataclasses.replace(outcome, named_layer=1)).choices == 1
 
 
 def test_other_figures_are_above_if_they_are_larger():

@@ -14,21 +14,22 @@ from xlme_jax.studies.reports.text_table import aligned
 _ABSENT = "–"
 
 
-def to_text(outcomes: Sequence[Outcome], layer: int | None = None) -> str:
+def to_text(outcomes: Sequence[Outcome]) -> str:
     """Returns the outcomes of tasks as text.
 
     Args:
       outcomes: an outcome of each task, as `runs.evaluating.evaluate` returns them.
-      layer: the layer that the user asked for; None if held-out translations select it.
     """
     results = [result for outcome in outcomes for result in outcome.results]
-    layers = held_out_retrieval.choose_layers(results, layer)
+    layers = held_out_retrieval.choose_layers(
+        results, outcomes[0].named_layer if outcomes else None
+    )
     parts = []
     for outcome in outcomes:
         task = outcome.results[0].task if outcome.results else ""
         measure = measures.of_task(task)
         is_retrieval = measure is not None and measure.about.by_readout
-        lines = _retrieval(task, outcome, layers, layer) if is_retrieval else _list(outcome)
+        lines = _retrieval(task, outcome, layers) if is_retrieval else _list(outcome)
         skipped = (f"skipped: {count} ({reason})" for reason, count in outcome.skipped.items())
         scored = (f"scored: {count} ({repair})" for repair, count in outcome.repaired.items())
         parts.append("\n".join([*lines, *skipped, *scored]))
@@ -52,7 +53,7 @@ def next_command(checkpoint: str, step: int | None, outcomes: Sequence[Outcome])
         measure = measures.of_task(task)
         if measure is None or not measure.about.by_readout:
             continue
-        figure = verdict.of_retrieval(task, outcome.headline, outcome.results)
+        figure = verdict.of_outcome(task, outcome)
         if figure and step:
             return verdict.next_command(str(run), step, figure, "demo")
     return ""
@@ -64,9 +65,9 @@ def _list(outcome: Outcome) -> list[str]:
     return aligned(rows)
 
 
-def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -> Iterator[str]:
+def _retrieval(task: str, outcome: Outcome, layers: Layers) -> Iterator[str]:
     """Yields the lines of a task of retrieval: an explanation, and a table for each encoder."""
-    headline = outcome.headline
+    headline, layer = outcome.headline, outcome.named_layer
     yield (
         f"{task}: accuracy@1 of finding a text's translation, mean over languages and directions; "
         f"chance {headline.get(f'{task}/chance', float('nan')):.4f}"
@@ -76,7 +77,7 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
     yield "rows: layers, 0 the embeddings; columns: how texts are compared"
     yield from (f"  {name}: {readouts.DESCRIPTIONS[name]}" for name in columns)
     if layers:
-        chosen = "best layer on held-out translations" if layer is None else f"--layer={layer}"
+        chosen = "best layer on held-out translations" if layer is None else f"layer {layer}"
         yield f"*: {chosen}; untrained: the same before training, at the layer so chosen for it"
     for encoder, lines in panels.items():
         yield ""
@@ -84,7 +85,7 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
     if by_direction := list(_by_direction(task, outcome, layers)):
         yield ""
         yield from by_direction
-    if figure := verdict.of_retrieval(task, headline, outcome.results):
+    if figure := verdict.of_outcome(task, outcome):
         yield ""
         yield figure.sentence
         if task == held_out_retrieval.TASK and layers and layer is None:

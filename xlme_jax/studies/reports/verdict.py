@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from xlme_jax.training.metrics import retrieval_name
 
 if TYPE_CHECKING:  # A training run, whose page judges its probe, loads no other evaluation.
-    from xlme_jax.evaluation.outcome import Result
+    from xlme_jax.evaluation.outcome import Outcome, Result
 
 # A share counts as above a baseline if chance exceeds it as rarely as two standard errors.
 _CHANCE = 1 - statistics.NormalDist().cdf(2.0)
@@ -114,6 +114,14 @@ def of_retrieval(
     label = f"{retrieval_name(readout, task.replace('held_out_', 'held-out '))}, accuracy@1"
     trials = 1 / chance if chance > 0 else math.inf
     return ComparedFigure(label, headline[name], baselines, trials, selected_among(task, results))
+
+
+def of_outcome(task: str, outcome: "Outcome") -> ComparedFigure | None:
+    """Returns `of_retrieval` of an evaluation; of a layer that was named, no other was compared."""
+    figure = of_retrieval(task, outcome.headline, outcome.results)
+    if figure is None or outcome.named_layer is None:
+        return figure
+    return dataclasses.replace(figure, choices=1)
 
 
 def next_command(run: str, steps: int, figure: ComparedFigure, command: str) -> str:
