@@ -137,11 +137,13 @@ def _print_inventory(paper: Paper, named: Sequence[tuple[str, Results]]) -> Shee
 def _compare_runs() -> int:
     """Prints what differs between --runs; returns the exit code."""
     comparison = run_comparison.compare(_RUNS.value)
-    print(run_comparison.to_markdown(comparison, folded=False), end="")
-    if _OUTPUT.value:
-        output = as_path(_OUTPUT.value)
+    output = as_path(_OUTPUT.value) if _OUTPUT.value else None
+    file = run_comparison.MARKDOWN
+    where = f"in {output / file}" if output else f"with --output=FOLDER in FOLDER/{file}"
+    print(run_comparison.to_markdown(comparison, elsewhere=where), end="")
+    if output:
         page = run_comparison.to_markdown(comparison)
-        replace_file(output / run_comparison.MARKDOWN, page.encode())
+        replace_file(output / file, page.encode())
         replace_file(output / run_comparison.TABLE, run_comparison.to_tsv(comparison).encode())
     return 0
 

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 
@@ -81,6 +82,9 @@ def test_ends_have_a_deviation_and_tables_a_file(tmp_path):
     # Of 40 points the last four: 6, 5, 6, 5.
     assert f"(`loss`) | 4 | 5.5 ± {math.sqrt(1 / 3):.2g} | +37.5% |" in text
     assert "| held_out/x: masked LM loss (`held_out/x/mlm_loss`) | – | 38.5 ± 1.3 | – |" in text
+    counted = run_comparison.to_markdown(comparison, elsewhere="in FILE")
+    assert re.search(r"^Ends of further curves: \d+, in FILE\.$", counted, re.MULTILINE)
+    assert "<details>" in text and "<details>" not in counted
     head, *rows = (row.split("\t") for row in run_comparison.to_tsv(comparison).splitlines())
     assert head == ["table", "name", *runs, "last to first"]
     assert {len(row) for row in rows} == {5} and rows[0] == ["Length", "steps", "20", "40", ""]

@@ -212,12 +212,13 @@ def _end(end: Spread) -> str:
     return f"{end.mean:.4g}" + (f" ± {end.deviation:.2g}" if end.n > 1 else "")
 
 
-def to_markdown(comparison: RunComparison, folded: bool = True) -> str:
+def to_markdown(comparison: RunComparison, elsewhere: str = "") -> str:
     """Returns the tables as a page in Markdown.
 
     Args:
       comparison: the comparison.
-      folded: whether folded tables are on the page, to be opened; else it counts their rows.
+      elsewhere: where the rows of folded tables are, which the page then only counts; "" for on
+        the page, to be opened.
     """
     lengths = comparison.lengths
     lines = ["# Runs", "", *text_table.markdown(("run", "steps", "tokens"), lengths.rows), ""]
@@ -229,10 +230,10 @@ def to_markdown(comparison: RunComparison, folded: bool = True) -> str:
         if not table.is_folded:
             lines += [f"## {table.title}", ""] + ([table.note, ""] if table.note else [])
             lines += [*body, ""]
-        elif folded:
+        elif not elsewhere:
             lines += [f"<details><summary>{table.title}</summary>", "", *body, "", "</details>", ""]
         else:
-            lines += [f"{table.title}: {len(rows)}, with --output=FOLDER in FOLDER/{MARKDOWN}.", ""]
+            lines += [f"{table.title}: {len(rows)}, {elsewhere}.", ""]
     return "\n".join(lines[:-1]) + "\n"
 
 
