@@ -477,6 +477,7 @@ def test_a_learned_temperature_starts_where_it_is_set():
             {"layer": 0, "freeze_tokens": True},
             "layer = 0 pools .*set Contrast.freeze_tokens = False",
         ),
+        ({"layer": 0, "pooling": "first"}, "gives all sentences the vector of `<s>`"),
         ({"pretrained": CONFIG}, "is not a pre-training objective"),
         (
             {"layer": 2, "pretrained": XLMConfig(dataclasses.replace(ENCODER, pre_norm=True))},

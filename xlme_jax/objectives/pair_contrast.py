@@ -170,6 +170,11 @@ class ContrastConfig(TunedConfig):
                 "Contrast.layer = 0 pools rows of the token table, which Contrast.freeze_tokens "
                 "leaves as they are; set Contrast.freeze_tokens = False."
             )
+        if self.layer == 0 and self.pooling == "first":
+            raise ValueError(
+                "Contrast.layer = 0 with Contrast.pooling = 'first' gives all sentences the vector "
+                "of `<s>`; set Contrast.pooling = 'mean'."
+            )
         weights = ("anchor_weight", "distillation_weight", "contrast_weight")
         check_at_least(self, "Contrast", 0, *weights)
         if not (self.reads_start or self.contrast_weight):
