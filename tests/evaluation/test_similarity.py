@@ -50,7 +50,7 @@ def test_cka_ignores_rotation_and_scale_and_sees_shuffling():
     assert similarity.measures(x, shuffled)["cka"][0] < 0.1
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_constant_and_broken_states_are_nan():
     x = np.random.default_rng(0).normal(size=(1, 9, 4)).astype("f4")
     constant = np.ones_like(x)

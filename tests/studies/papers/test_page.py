@@ -110,7 +110,7 @@ def test_sizes_have_the_papers_lines_and_our_points(tmp_path, monkeypatch):
     assert "| **ours** | ours | 5M | 50.0 [1] |" in markdown
 
 
-@pytest.mark.filterwarnings("error")  # As for glyphs that are missing.
+@pytest.mark.filterwarnings("error::UserWarning")  # As for glyphs that are missing.
 def test_a_matrix_is_drawn_in_any_script_without_a_warning():
     pixels = _image(pictures.alignment_matrix(PAIR, "$ny_title$"))
     assert _has(pixels, "#D55E00") and _has(pixels, "#08306B")  # Gold links, the strongest shade.
