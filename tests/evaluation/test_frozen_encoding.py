@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlme_jax.evaluation import encoding
+from xlme_jax.evaluation.outcome import Subject
 
 BOS, PAD, EOS = 0, 1, 2
 
@@ -96,7 +97,8 @@ def test_long_texts_are_cut_and_stay_texts():
 
 
 def test_layers_are_counted_as_hidden_states():
-    assert encoding.choose_layer(None, 12, "It.layer") == 6
-    assert encoding.choose_layer(0, 12, "It.layer") == 0
+    encoder = Subject(None, None, 12)
+    assert encoding.choose_layer(None, encoder, "It.layer") == 6
+    assert encoding.choose_layer(0, encoder, "It.layer") == 0
     with pytest.raises(ValueError, match=r"It.layer = 13, but the encoder has 12 layers"):
-        encoding.choose_layer(13, 12, "It.layer")
+        encoding.choose_layer(13, encoder, "It.layer")

@@ -25,6 +25,7 @@ class Subject:
 
     vocabulary = Letters()
     num_layers = 2
+    default_layer = 1
     max_length = None
     row_multiple = 1
     training_text = None

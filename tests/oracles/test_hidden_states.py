@@ -27,6 +27,7 @@ class Subject:
     """The copied encoder as the subject of evaluations."""
 
     num_layers = LAYERS
+    default_layer = LAYERS // 2
     restarts = False
 
     def __init__(self, ours):

@@ -84,7 +84,7 @@ class WordAlignment(Measure):
       folder: folder with a subfolder for each set of gold alignments.
       corpora: names of subfolders; empty for all. "en-de" is also found as "de-en": the same set,
         read in the direction of the folder's name.
-      layer: layer of the headline; None for the middle one. Results contain every layer.
+      layer: layer of the headline; None for the encoder's default. Results contain every layer.
       temperature: None uses the dot products as the kernel, as XLM-Align's aligner does; a number
         uses exp(dot product / temperature).
       length: maximum tokens per pair, including specials; longer pairs are cut and counted.
@@ -185,7 +185,7 @@ class WordAlignment(Measure):
           ValueError: the folder or a corpus is missing, every set was left out, or the encoder has
             no such layer.
         """
-        headline = encoding.choose_layer(self.layer, subject.num_layers, "WordAlignment.layer")
+        headline = encoding.choose_layer(self.layer, subject, "WordAlignment.layer")
         length = min(self.length, subject.max_length or self.length)
         skipped: dict[str, int] = {}
         repaired: dict[str, int] = {}
@@ -573,7 +573,7 @@ class PairAligner:
 
     Args:
       subject: the encoder.
-      layer: the layer; None for `Subject.default_layer`.
+      layer: the layer; None for the encoder's default.
       temperature: see `WordAlignment.temperature`.
 
     Raises:
@@ -583,8 +583,7 @@ class PairAligner:
     def __init__(
         self, subject: Subject, layer: int | None = None, temperature: float | None = None
     ):
-        default = subject.default_layer
-        chosen = encoding.choose_layer(layer, subject.num_layers, "layer", default)
+        chosen = encoding.choose_layer(layer, subject, "layer")
         self._subject = subject
         self._plan = jax.jit(_planner(subject, chosen, temperature))
 

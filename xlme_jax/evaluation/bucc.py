@@ -59,7 +59,7 @@ class Bucc(Measure):
       languages: languages other than English ("zh", ...); empty for all that have files.
       split: "validation"; or "test", XTREME's name for BUCC's training set, with the threshold of
         the validation split, whose files must be there too.
-      layer: the evaluated layer; None for the middle one. It is the only one, because the corpora
+      layer: the evaluated layer; None for the encoder's default. It is the only one, as the corpora
         are large.
       pooling: see `Tatoeba`.
       neighbours: number of neighbours on the other side for the margin.
@@ -77,7 +77,8 @@ class Bucc(Measure):
                 "BUCC bitext mining",
                 "VECO Table 12: F1 at the threshold that is best on the validation split; on that "
                 "split itself, which a note says, it flatters. Layer 0 is the embeddings, k the "
-                "output of layer k; the middle one unless --layer named another.",
+                "output of layer k; that of trained sentence vectors, or the middle one, unless "
+                "--layer named another.",
                 (
                     *(
                         ScoreColumn(code, "f1", (f"{code}-en",))
@@ -145,7 +146,7 @@ class Bucc(Measure):
           ValueError: the folder, a language, its gold pairs or the files of the validation split
             are missing, or the encoder has no such layer.
         """
-        layer = encoding.choose_layer(self.layer, subject.num_layers, "Bucc.layer")
+        layer = encoding.choose_layer(self.layer, subject, "Bucc.layer")
         report = ReadReport()
         corpora = [
             _Corpora(corpus, self, subject, report) for corpus in self._read(self.split, report)

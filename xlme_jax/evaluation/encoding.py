@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import numpy as np
 
 from xlme_jax.data.batches.packing import row_length
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
+from xlme_jax.objectives.base import Pooling
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from xlme_jax.data.vocabulary import Vocabulary
 
 Text = tuple[int, ...]
-Pooling = Literal["mean", "mean_without_specials", "first"]
 POOLINGS: dict[Pooling, str] = {
     "mean": "mean over all tokens, <s> and </s> included",
     "mean_without_specials": "mean over the tokens between <s> and </s>",
@@ -53,28 +53,41 @@ class Batch:
     texts: np.ndarray
 
 
-def choose_layer(
-    layer: int | None, num_layers: int, setting: str, default: int | None = None
-) -> int:
-    """Returns the number of a layer.
+class Layered(Protocol):
+    """An encoder as a reader of its layers sees it: a `Subject`, or a `Model`."""
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+
+    @property
+    def default_layer(self) -> int:
+        """The layer that is read where none is named."""
+
+
+def choose_layer(layer: int | None, encoder: Layered, setting: str) -> int:
+    """Returns the number of a layer, the encoder's default for None; errors as `check_layer`."""
+    chosen = encoder.default_layer if layer is None else layer
+    return check_layer(chosen, encoder.num_layers, setting)
+
+
+def check_layer(layer: int, num_layers: int, setting: str) -> int:
+    """Returns the number of a layer: 0 for the embeddings, k for the output of layer k.
 
     Args:
-      layer: 0 for the embeddings, k for the output of layer k, or None for the default.
+      layer: the number.
       num_layers: layers of the encoder.
       setting: name of the setting, for the error.
-      default: the default; None for the middle layer.
 
     Raises:
       ValueError: the encoder has no such layer.
     """
-    default = num_layers // 2 if default is None else default
-    chosen = default if layer is None else layer
-    if not 0 <= chosen <= num_layers:
+    if not 0 <= layer <= num_layers:
         raise ValueError(
-            f"{setting} = {chosen}, but the encoder has {num_layers} layers; choose 0 "
+            f"{setting} = {layer}, but the encoder has {num_layers} layers; choose 0 "
             f"(embeddings) to {num_layers}."
         )
-    return chosen
+    return layer
 
 
 def check(settings: Any) -> None:

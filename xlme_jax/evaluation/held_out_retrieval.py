@@ -34,7 +34,7 @@ class HeldOutRetrieval(Measure):
     Attributes:
       pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
       max_pairs: maximum translations per task; a search computes all pairwise similarities.
-      layer: layer of the headline; None for the middle one. Results contain every layer.
+      layer: layer of the headline; None for the encoder's default. Results contain every layer.
       pooling: see `Tatoeba`.
       length: maximum tokens per text, including specials; longer texts are truncated.
       batch_tokens: tokens encoded at once.
@@ -75,7 +75,7 @@ class HeldOutRetrieval(Measure):
           ValueError: there is no prepared data set, it has no held-out translations, or the encoder
             has no such layer.
         """
-        layer = encoding.choose_layer(self.layer, subject.num_layers, "HeldOutRetrieval.layer")
+        layer = encoding.choose_layer(self.layer, subject, "HeldOutRetrieval.layer")
         if subject.training_text is None:
             raise ValueError(f"{TASK} reads held-out translations: it needs a prepared data set")
         length = min(self.length, subject.max_length or self.length)

@@ -76,7 +76,7 @@ class LinearProbe(Measure):
       source: language whose training examples the probe for all languages is trained on.
       in_language: whether a probe is also trained on the training examples of each language.
       split: "validation" or "test".
-      layer: layer of the headline; None for the middle one. Results contain every layer.
+      layer: layer of the headline; None for the encoder's default. Results contain every layer.
       pooling: see `Tatoeba`.
       length: maximum tokens per example, including specials; longer examples are truncated.
       limit: maximum examples per language and split, the first ones of each file; None for all.
@@ -115,7 +115,7 @@ class LinearProbe(Measure):
             damaged, or the encoder has no such layer.
         """
         name = type(self).__name__
-        headline = encoding.choose_layer(self.layer, subject.num_layers, f"{name}.layer")
+        headline = encoding.choose_layer(self.layer, subject, f"{name}.layer")
         report = ReadReport()
         available = benchmark(self.benchmark).available(self.folder)
         source, tested = self._languages(available)

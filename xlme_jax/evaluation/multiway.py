@@ -80,8 +80,8 @@ class Multiway(Measure):
       pivot: language that is searched with all others.
       all_pairs: whether all pairs without the pivot are evaluated too, at `layer` alone.
       split: "test" or "validation" (FLORES: devtest and dev).
-      layer: layer of the headline; None for the middle one. Results contain every layer, except
-        those of `all_pairs`.
+      layer: layer of the headline; None for the encoder's default. Results contain every layer,
+        except those of `all_pairs`.
       pooling: see `Tatoeba`.
       length: maximum tokens per sentence, including specials; longer sentences are truncated.
       batch_tokens: tokens encoded at once.
@@ -116,7 +116,7 @@ class Multiway(Measure):
             such layer.
         """
         name = type(self).__name__
-        headline = encoding.choose_layer(self.layer, subject.num_layers, f"{name}.layer")
+        headline = encoding.choose_layer(self.layer, subject, f"{name}.layer")
         report = ReadReport()
         sentences = multiway_sets.read(self.about.name, self.folder, self.split, report)
         plan = self._plan(tuple(sentences))

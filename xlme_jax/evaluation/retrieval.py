@@ -31,7 +31,7 @@ from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import (
     Batch,
     Text,
-    choose_layer,
+    check_layer,
     cut,
     embed,
     fill_rows,
@@ -158,7 +158,8 @@ class RetrievalProbe:
         Raises:
           ValueError: the encoder has no such layer.
         """
-        return choose_layer(self.layer, num_layers, "RetrievalProbe.layer")
+        layer = num_layers // 2 if self.layer is None else self.layer
+        return check_layer(layer, num_layers, "RetrievalProbe.layer")
 
     def build(
         self,

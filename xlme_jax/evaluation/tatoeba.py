@@ -51,8 +51,8 @@ class Tatoeba(Measure):
     Attributes:
       folder: folder with LASER's files, such as `tatoeba.deu-eng.deu` and `tatoeba.deu-eng.eng`.
       languages: XTREME's codes ("de", ...); empty for all that have files.
-      layer: layer of the headline and of the (raw) predictions; None for the middle one. Results
-        contain every layer and readout.
+      layer: layer of the headline and of the (raw) predictions; None for the encoder's default.
+        Results contain every layer and readout.
       pooling: "mean" of the hidden states of all tokens, "mean_without_specials" of the tokens
         between `<s>` and `</s>`, or the state of the "first" token, `<s>`.
       length: maximum tokens per sentence, including specials; longer sentences are truncated.
@@ -123,7 +123,7 @@ class Tatoeba(Measure):
           ValueError: the folder or a language is missing, the sides differ in length, or the
             encoder has no such layer.
         """
-        layer = encoding.choose_layer(self.layer, subject.num_layers, "Tatoeba.layer")
+        layer = encoding.choose_layer(self.layer, subject, "Tatoeba.layer")
         report = ReadReport()
         available = tatoeba_languages(self.folder)
         languages = spelled_as(self.languages, available) or available

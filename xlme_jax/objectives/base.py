@@ -8,7 +8,7 @@ import dataclasses
 import types
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -108,16 +108,19 @@ class LossOutputs(NamedTuple):
         return loss
 
 
+Pooling = Literal["mean", "mean_without_specials", "first"]
+
+
 class Pooled(NamedTuple):
     """How hidden states become sentence vectors.
 
     Attributes:
       layer: number of the layer whose states are pooled; 0 for the embeddings.
-      pooling: how they are pooled, a key of `evaluation.encoding.POOLINGS`.
+      pooling: the mean over all tokens, over those between `<s>` and `</s>`, or the state of `<s>`.
     """
 
     layer: int
-    pooling: str
+    pooling: Pooling
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,7 @@ from xlme_jax.objectives.base import (
     Params,
     PlainObjective,
     Pooled,
+    Pooling,
     Rows,
     RunFacts,
     StreamInput,
@@ -139,7 +140,7 @@ class ContrastConfig(TunedConfig):
 
     pretrained: Any
     layer: int | None = None
-    pooling: Literal["mean", "mean_without_specials", "first"] = "mean"
+    pooling: Pooling = "mean"
     temperature: float = 0.05
     learn_temperature: bool = False
     both_directions: bool = True

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -25,7 +25,6 @@ from xlme_jax.data.token_ids import EOS_ID
 from xlme_jax.evaluation import bucc, encoding
 from xlme_jax.evaluation.encoding import Pooling, Text
 from xlme_jax.evaluation.readouts import unit_rows
-from xlme_jax.objectives.base import Pooled
 from xlme_jax.runs import trained
 from xlme_jax.storage.files import remove_folder, replace_file
 from xlme_jax.storage.paths import as_path
@@ -209,9 +208,11 @@ def _embedding(run: trained.LoadedRun, settings: Mining) -> Callable[[Sequence[T
       ValueError: the encoder has no such layer.
     """
     subject = run.subject()
-    default = subject.pooled or Pooled(subject.num_layers, "mean")
-    pooling = settings.pooling or cast(Pooling, default.pooling)
-    layer = encoding.choose_layer(settings.layer, subject.num_layers, "--layer", default.layer)
+    layer = settings.layer
+    if layer is None and subject.pooled is None:
+        layer = subject.num_layers
+    layer = encoding.choose_layer(layer, subject, "--layer")
+    pooling = settings.pooling or subject.default_pooling
     _log.info("Vectors: layer %d, %s", layer, encoding.POOLINGS[pooling])
 
     def pooled(params: Any, rows: Mapping[str, Any]) -> jax.Array:

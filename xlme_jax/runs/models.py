@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -151,7 +151,7 @@ class Model:
           ValueError: there is no text, or no such layer or pooling.
         """
         texts = _checked_texts(texts)
-        chosen = encoding.choose_layer(layer, self.num_layers, "layer", self.default_layer)
+        chosen = encoding.choose_layer(layer, self, "layer")
         return self._embed(self._pooled(chosen, self._pooling(pooling)), texts)
 
     def encode_layers(self, texts: Sequence[str], *, pooling: Pooling | None = None) -> np.ndarray:
@@ -316,10 +316,9 @@ class Model:
 
     def _pooling(self, pooling: Pooling | None) -> Pooling:
         """Returns how states are pooled; ValueError if there is no such pooling."""
-        pooled = self._subject.pooled
-        chosen = pooling or ("mean" if pooled is None else pooled.pooling)
+        chosen = pooling or self._subject.default_pooling
         check_one_of(chosen, "pooling", encoding.POOLINGS)
-        return cast(Pooling, chosen)
+        return chosen
 
     def _compile_pooled(
         self, layer: int, pooling: Pooling

@@ -87,7 +87,7 @@ def describe(model: Model, examples: Examples, layer: int | None = None) -> dict
         "system": type(model.loaded.objective).__name__,
         "checkpoint": visible(str(folder)),
         "layers": model.num_layers,
-        "layer": choose_layer(layer, model.num_layers, "--layer", model.default_layer),
+        "layer": choose_layer(layer, model, "--layer"),
         "unavailable": {name: model.reason_without(name) for name in ("detect", "fill")},
         "mask": MASK_PIECE,
         "limits": {
