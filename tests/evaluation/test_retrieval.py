@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -5,7 +7,11 @@ import pytest
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.prepared.writer import BitextWriter, write_dataset
 from xlme_jax.evaluation import readouts
+from xlme_jax.evaluation.context import Context
 from xlme_jax.evaluation.retrieval import RetrievalProbe, shared_tokens, with_untrained
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import EncoderView, Pooled
+from xlme_jax.training import mesh as meshes
 
 VOCABULARY_SIZE = 500
 BOS, PAD, EOS = 0, 1, 2
@@ -185,6 +191,24 @@ def test_every_layer_and_the_encoders_beside_have_their_figures(tmp_path):
     assert metrics["probe/untrained/generator/raw/layer_0"] < 0.5
     assert not any("generator" in name and name.endswith("en-ru") for name in metrics)
     assert not any("untrained" in name and name.endswith("en-ru") for name in metrics)
+
+
+@pytest.mark.parametrize(
+    "pooled, layer, expected", [(None, None, 1), (Pooled(0, "mean"), None, 0), (None, 2, 2)]
+)
+def test_the_headline_is_the_layer_that_is_trained(tmp_path, pooled, layer, expected):
+    dataset = prepare(tmp_path, {"en-ru": (("en", "ru"), translations(30))})
+
+    def deep(params, batch, dropout_seeds=None):
+        (first,) = table_encoder(params, batch)
+        return [first, 0 * first, first]
+
+    encoder = EncoderView(EncoderConfig(num_layers=2), deep, lambda params: params, pooled=pooled)
+    objective = SimpleNamespace(encoder=encoder, diagnostics=SimpleNamespace(encoders={}))
+    mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
+    context = Context(dataset, objective, None, (), mesh)
+    evaluate = RetrievalProbe(layer=layer, batch_rows=8).evaluator(context)(random_table())
+    assert evaluate(cross_lingual_table(), 5)["probe/retrieval_layer/raw"] == expected
 
 
 def test_each_side_is_encoded_alone_in_batches_of_one_shape(tmp_path):

@@ -17,7 +17,7 @@ from xlme_jax.evaluation.context import Context
 from xlme_jax.evaluation.readouts import RAW
 from xlme_jax.evaluation.training_text import TrainingText
 from xlme_jax.objectives.abilities import Fills, Predicts
-from xlme_jax.objectives.base import Pooled, Pooling
+from xlme_jax.objectives.base import Pooled, Pooling, default_layer
 
 # {"tokens", "segment_ids", "positions"}: int32[B, L] each.
 Rows = Mapping[str, jax.Array]
@@ -63,7 +63,7 @@ class Subject:
     @property
     def default_layer(self) -> int:
         """The layer of sentence vectors that were trained, or else the middle one."""
-        return self.num_layers // 2 if self.pooled is None else self.pooled.layer
+        return default_layer(self.num_layers, self.pooled)
 
     @property
     def default_pooling(self) -> Pooling:

@@ -39,6 +39,7 @@ from xlme_jax.evaluation.encoding import (
     round_up,
 )
 from xlme_jax.evaluation.training_text import EncodedSample, Pooled, TrainingText
+from xlme_jax.objectives import base
 from xlme_jax.objectives.masked_lm import check_lengths
 from xlme_jax.training.metrics import RETRIEVAL_LAYER
 from xlme_jax.validation.fields import check_at_least
@@ -115,8 +116,8 @@ class RetrievalProbe:
     Attributes:
       pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
       max_pairs: maximum translations per task, which are the candidates of each search.
-      layer: hidden states of the headline: 0 embeddings, k the output of layer k, None the middle
-        layer.
+      layer: hidden states of the headline: 0 embeddings, k the output of layer k, None the layer of
+        sentence vectors that are trained, or else the middle one.
       readout: how texts are compared for the headline (`evaluation.readouts`).
       length: maximum tokens per text, including specials; longer texts are truncated.
       batch_rows: texts encoded at once.
@@ -152,13 +153,17 @@ class RetrievalProbe:
         if not 0 <= self.max_shared <= 1:
             raise ValueError(f"RetrievalProbe.max_shared = {self.max_shared} must lie in [0, 1].")
 
-    def layer_of(self, num_layers: int) -> int:
+    def layer_of(self, num_layers: int, trained: base.Pooled | None = None) -> int:
         """Returns the index of the hidden states to pool in an encoder of `num_layers` layers.
+
+        Args:
+          num_layers: layers of the encoder.
+          trained: how its states become the sentence vectors that are trained; None if none are.
 
         Raises:
           ValueError: the encoder has no such layer.
         """
-        layer = num_layers // 2 if self.layer is None else self.layer
+        layer = base.default_layer(num_layers, trained) if self.layer is None else self.layer
         return check_layer(layer, num_layers, "RetrievalProbe.layer")
 
     def build(
@@ -326,12 +331,12 @@ class RetrievalProbe:
     def evaluator(self, context: Context) -> MakeEvaluator:
         """See `context.EvaluatorConfig.evaluator`; metrics are those of `build` and of step 0."""
         objective = context.objective
-        config = objective.encoder.config
-        check_lengths("encoder", config, {"RetrievalProbe": self.length})
-        self.layer_of(config.num_layers)
+        encoder = objective.encoder
+        check_lengths("encoder", encoder.config, {"RetrievalProbe": self.length})
+        layer = self.layer_of(encoder.config.num_layers, encoder.pooled)
         encoders = {name: other.encode for name, other in objective.diagnostics.encoders.items()}
-        evaluate = self.build(
-            context.dataset, objective.encoder.encode, context.row_multiple, encoders
+        evaluate = dataclasses.replace(self, layer=layer).build(
+            context.dataset, encoder.encode, context.row_multiple, encoders
         )
         return lambda initial_params: with_untrained(evaluate, initial_params)
 

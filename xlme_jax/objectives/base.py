@@ -123,6 +123,11 @@ class Pooled(NamedTuple):
     pooling: Pooling
 
 
+def default_layer(num_layers: int, pooled: Pooled | None) -> int:
+    """Returns the layer of sentence vectors that were trained, or else the middle one."""
+    return num_layers // 2 if pooled is None else pooled.layer
+
+
 @dataclasses.dataclass(frozen=True)
 class EncoderView:
     """An encoder, and the part of an objective's weights that belongs to it.
