@@ -1,6 +1,7 @@
 """Codes of languages in every spelling, against ISO 639, and names of files."""
 
 import itertools
+import re
 
 import iso639
 import pytest
@@ -185,8 +186,12 @@ def test_the_nearest_languages_are_named():
     for word in ("sw_clean", "swahili", "Swahilli", "swh_Latn_removed"):
         with pytest.raises(ValueError, match=r"nearest: sw \(Swahili\)"):
             languages.canonical(word)
-    with pytest.raises(ValueError, match=r"nearest: cs \(Czech\)"):
-        languages.canonical("cz")  # The code of a country.
+    # Codes of countries, and the beginning of names.
+    meant = {"cz": "cs (Czech)", "kz": "ru (Russian), kk (Kazakh)"}
+    meant |= {"po": "pl (Polish), pt (Portuguese)"}
+    for code, names in meant.items():
+        with pytest.raises(ValueError, match=re.escape(f"nearest: {names}") + "$"):
+            languages.canonical(code)
 
 
 def test_scripts_and_names():

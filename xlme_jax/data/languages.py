@@ -260,15 +260,22 @@ def english_name(code: str) -> str:
 def nearest(code: str, count: int = 3) -> list[Language]:
     """Returns the languages that a code or a name may mean, the most likely first.
 
-    A code that is no language's may be a country's, whose language comes first: "cz" is Czech.
+    A code that is no language's may be a country's, whose languages come first: "cz" is Czech. Or
+    it begins the name of one of XLM-R's languages: "po" is Polish or Portuguese.
     """
+    from babel.languages import get_official_languages
+
     parts = re.split(r"[\W_]+", code.lower())
     prefixes = ["-".join(parts[:end]) for end in range(len(parts), 0, -1)]
     names = _codes_of_names()
-    close = difflib.get_close_matches(code.lower(), names, n=count, cutoff=0.8)
+    begun, close = [], []
+    if len(code) <= 3:  # too short for the spelling of a name to say much
+        begun = [tag for tag in XLMR if english_name(tag).lower().startswith(code.lower())]
+    else:
+        close = difflib.get_close_matches(code.lower(), names, n=count, cutoff=0.8)
     codes = difflib.get_close_matches(parts[0], XLMR, n=count, cutoff=0.6)
-    country = _cldr("likely_subtags").get(f"und_{code.upper()}", "").split("_")[:1]
-    texts = [*prefixes, *country, *(names[name] for name in close), *codes]
+    country = get_official_languages(code.upper(), de_facto=True)
+    texts = [*prefixes, *country, *begun, *(names[name] for name in close), *codes]
     candidates = [find(text) for text in texts]
     return list(dict.fromkeys(filter(None, candidates)))[:count]
 
