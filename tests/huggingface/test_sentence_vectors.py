@@ -134,8 +134,8 @@ def three_layers(tmp_path_factory):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layer": 4}, "--layer=4: the encoder has 3 layers"),
-        ({"layer": -1}, "choose 0, its embeddings, to 3"),
+        ({"layer": 4}, "--layer = 4, but the encoder has 3 layers"),
+        ({"layer": -1}, r"choose 0 \(embeddings\) to 3"),
         ({"layer": 3, "centre": ["missing.txt"]}, "missing.txt"),
         ({"layer": 3, "centre": ["empty.txt"]}, "there is no text in empty.txt"),
         ({"layer": 3, "onnx": ["int4"]}, "--onnx=int4: expected some of float32, int8"),

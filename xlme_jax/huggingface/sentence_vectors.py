@@ -98,11 +98,7 @@ def sentence_vectors(options: SentenceOptions, loaded: LoadedRun) -> SentenceVec
         missing or unreadable.
     """
     config = loaded.objective.encoder.config
-    if not 0 <= options.layer <= config.num_layers:
-        raise ValueError(
-            f"--layer={options.layer}: the encoder has {config.num_layers} layers; choose 0, its "
-            f"embeddings, to {config.num_layers}"
-        )
+    encoding.check_layer(options.layer, config.num_layers, "--layer")
     if config.pre_norm and options.layer < config.num_layers:
         raise ValueError(
             f"--layer={options.layer}: a pre-norm encoder normalises its last layer's output "
