@@ -132,6 +132,7 @@ def measured(
     """
     about = measure.about
     scores = measure.about.tables[number]
+    averaged = tuple(dict.fromkeys(x for column in scores.columns for x in column.languages))
     rows = published or _published(scores)
     caption = f"{scores.caption} {_caption(layers)}" if layers and layers.said else scores.caption
 
@@ -143,7 +144,7 @@ def measured(
                 about.name,
                 about.metric,
                 about.metric in about.lower_is_better,
-                languages=about.averaged,
+                languages=averaged,
                 twelfths=layers.of(entry) if layers else (9,),
             ):
                 cells = [_score_cell(entry, about, x, system, layer) for x in scores.columns]

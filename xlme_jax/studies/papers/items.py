@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from xlme_jax.data.benchmarks.catalogue import BENCHMARKS
-from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
+from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14, TATOEBA_36
 from xlme_jax.evaluation import measures
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
@@ -68,7 +68,7 @@ _LAYERS = {
 }
 _TATOEBA_LAYERS = {"infoxlm": frozen.OF_INFOXLM, "veco": frozen.OF_VECO}
 # {metric: the averaged languages}; other metrics are averaged over all languages.
-_OVER_LANGUAGES = {"aer": ALIGNMENTS_4, "accuracy_to_en": TATOEBA_14}
+_OVER_LANGUAGES = {"aer": ALIGNMENTS_4, "accuracy_to_en": TATOEBA_14, "accuracy": TATOEBA_36}
 # {kind of a sheet: function from the parts of a sheet to the function that makes it}.
 _KINDS: Mapping[str, Callable[[SheetSpec], Make]] = {
     "tasks": lambda spec: fine_tuned.by_task(
