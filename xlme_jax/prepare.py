@@ -33,8 +33,8 @@ training text; `--check_overlap` reports evaluation texts that occur in the trai
 Pairs may come from several folders and be filtered (docs/guide/own_text.md); `dataset.json`
 counts what is skipped, by reason::
 
-    python -m xlme_jax.prepare --tasks=bitext --bitext_dir=ccmatrix,ccaligned --bitext_merge=first \
-        --tsv_columns=1,2,0 --min_score=1.06 --deduplicate --max_length_ratio=3 --min_pairs=50000 \
+    python -m xlme_jax.prepare --tasks=text --dir=ccmatrix,ccaligned --bitext_merge=first \
+        --min_score=1.06 --deduplicate --max_length_ratio=3 --min_pairs=50000 \
         --vocabulary=vocabulary.model --output=data/mine
 
 Parquet, Arrow (`save_to_disk`), JSON Lines and CSV files have text in columns

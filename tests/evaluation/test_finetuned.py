@@ -14,6 +14,7 @@ from xlme_jax.data.benchmarks.catalogue import benchmark
 from xlme_jax.data.benchmarks.featurize import encode
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation import answer_spans
 from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.evaluation.outcome import Subject
 
@@ -222,6 +223,41 @@ def test_words_without_a_tag_and_beyond_the_length_count(tmp_path, vocabulary):
     assert outcome.repaired["word without a tag: scored as wrong"] == 1
     assert outcome.repaired["words cut"] == 1 and not outcome.skipped
     assert outcome.files["predictions/udpos/dev-en.tsv"] == "X\nX\nX\n\nX\nX\n\n"
+
+
+def test_each_metric_of_squad2_has_its_own_threshold(tmp_path, vocabulary, monkeypatch):
+    """Answering the second question helps F1, where its answer has half of the words, alone."""
+    gold = (["cat"], ["big dog"], [])
+    questions = [
+        {
+            "id": str(number),
+            "question": "What?",
+            "is_impossible": not texts,
+            "answers": [{"text": text, "answer_start": 0} for text in texts],
+        }
+        for number, texts in enumerate(gold)
+    ]
+    paragraphs = [
+        {"context": (question["answers"] or [{"text": "It."}])[0]["text"], "qas": [question]}
+        for question in questions
+    ]
+    (tmp_path / "squad2").mkdir()
+    contents = {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
+    (tmp_path / "squad2" / "dev-v2.0.json").write_text(json.dumps(contents))
+    answers = {"cat": ("cat", -3.0), "big dog": ("dog", 1.0), "It.": ("It", 2.0)}
+
+    def decode(windows, context, **settings):
+        best, difference = answers[context]
+        return answer_spans.PredictedAnswer(best, best, 0.0, difference, ())
+
+    monkeypatch.setattr(answer_spans, "decode", decode)
+    subject = subject_of(vocabulary, "squad2", constant(2, per_token=True))
+    outcome = TaskEvaluation(str(tmp_path), stride=8).build(subject)({})
+    of_english = {metric: value for (metric, x), value in values(outcome).items() if x == "en"}
+    # Exact match answers the first alone.
+    assert of_english == pytest.approx({"exact_match": 2 / 3, "f1": (1 + 2 / 3 + 1) / 3})
+    [file] = [text for name, text in outcome.files.items() if name.startswith("predictions/")]
+    assert json.loads(file) == {"0": "cat", "1": "dog", "2": ""}
 
 
 def pointing_at_gold(rows):

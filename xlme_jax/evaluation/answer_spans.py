@@ -12,11 +12,14 @@ import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from xlme_jax.data.benchmarks.examples import Features
+
+Metric = Literal["f1", "exact_match"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
 
 # Scoring.
 
@@ -342,7 +345,7 @@ def _with_probabilities(candidates: Sequence[tuple[str, float]]) -> tuple[Answer
 def best_null_threshold(
     gold: Sequence[Collection[str]],
     predictions: Sequence[PredictedAnswer],
-    metric: Literal["exact_match", "f1"] = "f1",
+    metric: Metric = "f1",
 ) -> tuple[float, float]:
     """Tunes the threshold of `decode` and `PredictedAnswer.answer` on questions, as SQuAD 2.0 does.
 

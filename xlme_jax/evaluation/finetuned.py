@@ -153,10 +153,14 @@ class TaskEvaluation(Measure):
                         damaged,
                         len(logits),
                     )
-                predictions = language_set.predictions(logits)
-                results += language_set.score(predictions, "model") + language_set.baseline()
+                by_metric = language_set.predictions(logits)
+                results += language_set.score(by_metric, "model") + language_set.baseline()
                 written |= prediction_files(
-                    task.name, task.kind, self.split, language_set.language, predictions
+                    task.name,
+                    task.kind,
+                    self.split,
+                    language_set.language,
+                    by_metric[task.metrics[0]],
                 )
             return _outcome(results, written, report.skipped, report.repaired)
 
@@ -269,12 +273,20 @@ class _LanguageSet:
             for rows in self._questions()
         ]
 
-    def predictions(self, logits: Sequence[np.ndarray]) -> Any:
-        """Returns predictions in the form that `prediction_files` takes.
+    def predictions(self, logits: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Returns {metric: predictions in the form that `prediction_files` takes}.
+
+        They are the same for all metrics, except those of questions that may have no answer.
 
         Args:
           logits: logits of each row, from `_by_row`.
         """
+        if self.task.kind == "question_answering":
+            return self._answers(logits)
+        return dict.fromkeys(self.task.metrics, self._labels(logits))
+
+    def _labels(self, logits: Sequence[np.ndarray]) -> Any:
+        """Returns the predictions of all kinds of tasks but questions."""
         kind = self.task.kind
         if kind == "classification":
             return [self.task.labels[int(row.argmax())] for row in logits]
@@ -287,9 +299,7 @@ class _LanguageSet:
             ]
         if kind == "regression":
             return [float(row[0]) for row in logits]
-        if kind == "tagging":
-            return self._tags(logits)
-        return self._answers(logits)
+        return self._tags(logits)
 
     def _questions(self) -> list[dict[str, int]]:
         """Returns {number of an answer: index of its row} for each multiple-choice question."""
@@ -308,8 +318,8 @@ class _LanguageSet:
             tags[row.example] += [self.task.labels[tag] for tag in values[first].argmax(axis=-1)]
         return tags
 
-    def _answers(self, logits: Sequence[np.ndarray]) -> dict[str, str]:
-        """Returns {id of a question: answer}; "" if no answer is predicted or can be decoded."""
+    def _answers(self, logits: Sequence[np.ndarray]) -> dict[str, dict[str, str]]:
+        """Returns {metric: {id of a question: answer}}; "" if none is predicted or decoded."""
         windows: dict[int, list[tuple[Features, np.ndarray]]] = collections.defaultdict(list)
         for row, values in zip(self.rows, logits):
             windows[row.example].append((row, values))
@@ -322,51 +332,62 @@ class _LanguageSet:
             )
             for index, example in enumerate(self.examples)
         ]
-        threshold = float("inf")
+        thresholds = dict.fromkeys(self.task.metrics, float("inf"))
         if self._rules.no_answer:
-            # As in SQuAD 2.0's script: the best threshold on these same questions.
-            threshold, _ = answer_spans.best_null_threshold(self.gold, decoded)
+            # As in SQuAD 2.0's script: the best threshold of each metric on these same questions.
+            for metric in answer_spans.METRICS:
+                thresholds[metric], _ = answer_spans.best_null_threshold(self.gold, decoded, metric)
         return {
-            example.id: prediction.answer(threshold)
-            for example, prediction in zip(self.examples, decoded)
+            metric: {
+                example.id: prediction.answer(threshold)
+                for example, prediction in zip(self.examples, decoded)
+            }
+            for metric, threshold in thresholds.items()
         }
 
-    def score(self, predictions: Any, system: str) -> list[Result]:
+    def score(self, by_metric: Mapping[str, Any], system: str) -> list[Result]:
         """Returns a result for each metric of the task.
 
         Args:
-          predictions: predictions in the form of `predictions`.
+          by_metric: what `predictions` returns.
           system: name of what predicted, for `Result.system`.
         """
+        results = []
+        for metric, predictions in by_metric.items():
+            gold, predicted = self._comparable(predictions)
+            value = scores.score(self.task.kind, metric, gold, predicted, rules=self._rules)
+            results.append(
+                Result(
+                    self.task.name,
+                    self.language,
+                    metric,
+                    value,
+                    self.settings.split,
+                    system=system,
+                    setting=self._setting(),
+                )
+            )
+        return results
+
+    def _comparable(self, predictions: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Returns (gold, predictions), an item each, in the form that `scores.score` compares."""
         kind = self.task.kind
-        gold = self.gold
         if kind == "classification":
             ids = {label: number for number, label in enumerate(self.task.labels)}
-            gold = [ids.get(label, _NO_CLASS) for label in gold]
-            predictions = [ids[label] for label in predictions]
-        elif kind == "multiple_choice":
-            gold = [int(number or _NO_CLASS) for number in gold]
-            predictions = [int(number) for number in predictions]
-        elif kind == "question_answering":
-            predictions = [predictions[example.id] for example in self.examples]
-        return [
-            Result(
-                self.task.name,
-                self.language,
-                metric,
-                scores.score(kind, metric, gold, predictions, rules=self._rules),
-                self.settings.split,
-                system=system,
-                setting=self._setting(),
-            )
-            for metric in self.task.metrics
-        ]
+            gold = [ids.get(label, _NO_CLASS) for label in self.gold]
+            return gold, [ids[label] for label in predictions]
+        if kind == "multiple_choice":
+            gold = [int(number or _NO_CLASS) for number in self.gold]
+            return gold, [int(number) for number in predictions]
+        if kind == "question_answering":
+            return self.gold, [predictions[example.id] for example in self.examples]
+        return self.gold, predictions
 
     def _setting(self) -> str:
         """Returns the text of `Result.setting`: how the results were computed; "" for nothing."""
         parts = []
         if self._rules.no_answer:
-            parts.append("threshold of no answer tuned on this split")
+            parts.append("thresholds of no answer, one for each metric, tuned on this split")
         if self.settings.limit is not None:
             parts.append(f"of the first {self.settings.limit} examples")
         return "; ".join(parts)
@@ -382,14 +403,17 @@ class _LanguageSet:
             return []  # The correlation with a constant counts as 0.
         if kind == "classification":
             majority = self._most_common(self.gold)
-            return self.score([majority] * len(self.gold), "majority")
+            return self._score_majority([majority] * len(self.gold))
         if kind == "multiple_choice":
             counts = collections.Counter(filter(None, self.gold))
             # Without a right answer, as `_most_common`: the first of the answers.
             majority = max(counts, key=counts.__getitem__, default=next(iter(self._questions()[0])))
-            return self.score([majority] * len(self.gold), "majority")
+            return self._score_majority([majority] * len(self.gold))
         majority = self._most_common(tag for tags in self.gold for tag in tags)
-        return self.score([[majority] * len(tags) for tags in self.gold], "majority")
+        return self._score_majority([[majority] * len(tags) for tags in self.gold])
+
+    def _score_majority(self, predictions: Sequence[Any]) -> list[Result]:
+        return self.score(dict.fromkeys(self.task.metrics, predictions), "majority")
 
     def _most_common(self, gold: Iterable[str]) -> str:
         """Returns the most frequent of the task's labels in `gold`, or the first if it has none."""
