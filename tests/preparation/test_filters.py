@@ -1,8 +1,10 @@
 """Filters of `prepare` together: what is left, what is counted, and that nothing else decides."""
 
 import dataclasses
+import gzip
 import itertools
 import json
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +112,7 @@ def test_what_is_left_and_every_reason(config, raw, capfd):
         {
             "file": str(aligned),
             "bytes": aligned.stat().st_size,
-            "reason": "en-sw is in an earlier folder of bitext_dir",
+            "reason": "en-sw is in an earlier folder",
         },
     ]
     printed = capfd.readouterr().err
@@ -118,7 +120,7 @@ def test_what_is_left_and_every_reason(config, raw, capfd):
         "skipped pairs of bitext_en_sw (train): 4 duplicate pair, 3 score below 1.03, "
         "1 one text over 3",
         "dropped bitext_en_zu (train, 1 pairs): zu has 1 pairs, fewer than min_pairs 5",
-        "not read: 1 files of 1 pairs (0.000 GB), which are in an earlier folder of bitext_dir",
+        "not read: 1 files of 1 pairs (0.000 GB), which are in an earlier folder",
     ):
         assert line in printed
 
@@ -285,6 +287,10 @@ def test_vocabularies_read_the_chosen_files_and_scores(config, raw):
         ({"tsv_columns": (0, 1, 1)}, "`tsv_columns` is .* three with that of the scores"),
         ({"tasks": ("cldr",)}, "`deduplicate` applies only to pair files"),
         ({"bitext_dir": "mined"}, "`bitext_merge` is 'first' but bitext_dir is a single folder"),
+        (
+            {"tasks": ("cldr",), "deduplicate": False},
+            "`bitext_merge` applies only to folders of pair files .the tasks bitext, text.",
+        ),
         ({"bitext_dir": "mined,nowhere"}, "nowhere .* is not a folder"),
     ],
 )
@@ -293,6 +299,41 @@ def test_values_are_checked(config, raw, changed, message, monkeypatch):
     corpus = CldrCorpus(CldrConfig(("en", "ru")))
     with pytest.raises(ValueError, match=message):
         prepare(dataclasses.replace(config, cldr=corpus, **changed))
+
+
+def test_folders_of_distributions_have_an_order_too(raw, tmp_path):
+    """CCAligned has the pairs that CCMatrix lacks (XY-LENT, Sec. 5, footnote 3)."""
+    aligned = "ccaligned/sentence-aligned"
+    files = {
+        "ccmatrix/en-sw.bitextf.tsv.gz": "".join(
+            f"1.{i:02}\t{e}\t{f}\n" for i, (e, f) in enumerate(GOOD)
+        ),
+        f"{aligned}/en_XX-sw_KE.tsv.xz": "Another house.\tNyumba nyingine.\t1.4\n",
+        f"{aligned}/en_XX-fr_XX.tsv.xz": "House 1.\tMaison 1.\t1.2\nHouse 2.\tMaison 2.\t1.01\n",
+    }
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = gzip.open if name.endswith("gz") else lzma.open
+        with opened(path, "wt", encoding="utf-8") as file:
+            file.write(content)
+    config = PrepareConfig(
+        output=str(tmp_path / "out"),
+        tasks=("text",),
+        vocabulary=str(raw / "v.model"),
+        options=(("dir", f"{tmp_path / 'ccmatrix'},{tmp_path / 'ccaligned'}"),),
+        bitext_merge="first",
+        min_score=1.03,
+        workers=1,
+    )
+    prepare(config)
+    assert pairs(config, "text_pairs_en_sw") == GOOD[3:]
+    assert pairs(config, "text_pairs_en_fr") == [("House 1.", "Maison 1.")]
+    [left_out] = json.loads((tmp_path / "out" / "dataset.json").read_text())["dropped"]
+    assert left_out["file"].endswith("en_XX-sw_KE.tsv.xz")
+    assert left_out["reason"] == "en-sw is in an earlier folder"
+    with pytest.raises(ValueError, match="`bitext_merge` is 'first' but dir is a single folder"):
+        prepare(dataclasses.replace(config, options=(("dir", str(tmp_path / "ccmatrix")),)))
 
 
 def test_spellings_of_a_language_in_two_folders_are_one(config, raw, tmp_path):

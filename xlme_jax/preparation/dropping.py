@@ -19,7 +19,7 @@ from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import setting
 from xlme_jax.preparation.tokenizing import Job
 
-_EARLIER_FOLDER = "in an earlier folder of bitext_dir"
+_EARLIER_FOLDER = "in an earlier folder"
 _BEHIND = "not read, as a limit was reached before it"
 _WITHIN = "read in part, as a limit was reached in it"
 Dropped = list[dict[str, Any]]

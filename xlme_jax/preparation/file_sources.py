@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,6 +38,12 @@ from xlme_jax.preparation.source_types import (
 )
 
 _WINDOW = 4096  # Pairs among which partners are exchanged.
+BITEXT_MERGE = Flag(
+    "bitext_merge",
+    "all: a pair is read in all folders of --bitext_dir=FOLDER,FOLDER, or of --dir; first: only in "
+    "the first that has it.",
+    default="all",
+)
 _PAIR_FLAGS = (
     SHARDS,
     Flag("pairs", "Language pairs to use, such as en-sw (default: all).", "list", []),
@@ -54,12 +60,7 @@ _PAIR_FLAGS = (
         "and OPUS zip: NAME.scores; public distributions: their own). Others are read whole.",
         "float",
     ),
-    Flag(
-        "bitext_merge",
-        "all: a pair is read in all folders of --bitext_dir=FOLDER,FOLDER; first: only in the "
-        "first that has it.",
-        default="all",
-    ),
+    BITEXT_MERGE,
 )
 
 
@@ -136,12 +137,8 @@ class PairFolder(PairSource):
     flags: ClassVar = _PAIR_FLAGS
 
     def unread(self, config: PrepareConfig) -> list[BitextSource]:
-        """Lists the files whose pair an earlier folder has, if `bitext_merge` is "first"."""
-        if config.bitext_merge == "all":
-            return []
-        used = set(self.discover(config))
-        every_folder = dataclasses.replace(config, bitext_merge="all")
-        return [files for files in self.discover(every_folder) if files not in used]
+        """See `Source.unread`."""
+        return in_later_folders(config, self.discover)
 
     def discover(self, config: PrepareConfig) -> list[BitextSource]:
         """Lists the pair files of the folders.
@@ -153,12 +150,7 @@ class PairFolder(PairSource):
             `PairSource.discover`.
         """
         folders = self.folders(config)
-        first_only = config.bitext_merge == "first"
-        if first_only and len(folders) < 2:
-            raise ValueError(
-                f"prepare: `bitext_merge` is 'first' but {self.option} is a single folder; give "
-                f"several in order of preference, such as --{self.option}=ccmatrix,ccaligned"
-            )
+        first_only = reads_first_folder(config, self.option, len(folders))
         with distributions.named_in_errors("bitext", folders[0]):
             sources = discover_bitext(
                 folders,
@@ -173,6 +165,43 @@ class PairFolder(PairSource):
         folder = setting(config, self.option)
         distributions.check_source("bitext", folder, paths, config.tsv_columns)
         return matching(config, sources, lambda source: source.paths)
+
+
+def reads_first_folder(config: PrepareConfig, option: str, folders: int) -> bool:
+    """Returns whether a pair is read only in the first folder that has it.
+
+    Args:
+      config: `bitext_merge`.
+      option: Name of the setting of the folders.
+      folders: Number of folders.
+
+    Raises:
+      ValueError: It is to be, and there is only one folder.
+    """
+    if config.bitext_merge == "all":
+        return False
+    if folders < 2:
+        raise ValueError(
+            f"prepare: `bitext_merge` is 'first' but {option} is a single folder; give several in "
+            f"order of preference, such as --{option}=ccmatrix,ccaligned"
+        )
+    return True
+
+
+def in_later_folders(
+    config: PrepareConfig, discover: Callable[[PrepareConfig], list[BitextSource]]
+) -> list[BitextSource]:
+    """Lists the pair files that `bitext_merge` leaves out.
+
+    Args:
+      config: The configuration.
+      discover: Lists the pair files that a configuration reads.
+    """
+    if config.bitext_merge == "all":
+        return []
+    used = set(discover(config))
+    every_folder = dataclasses.replace(config, bitext_merge="all")
+    return [files for files in discover(every_folder) if files not in used]
 
 
 # --- Documents ---

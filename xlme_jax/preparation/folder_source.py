@@ -39,7 +39,14 @@ from xlme_jax.preparation.distribution_table import (
     Distribution,
 )
 from xlme_jax.preparation.distributions import FileOfDistribution, Survey
-from xlme_jax.preparation.file_sources import document_tasks, pair_tasks, pair_texts
+from xlme_jax.preparation.file_sources import (
+    BITEXT_MERGE,
+    document_tasks,
+    in_later_folders,
+    pair_tasks,
+    pair_texts,
+    reads_first_folder,
+)
 from xlme_jax.preparation.first_records import accepted
 from xlme_jax.preparation.prepare_config import PrepareConfig
 from xlme_jax.preparation.source_types import (
@@ -98,6 +105,7 @@ class PublicText(Source):
             [],
         ),
         SHARDS,
+        BITEXT_MERGE,
     )
     can_hold_out: ClassVar = True
     has_pair_files: ClassVar = True
@@ -138,6 +146,10 @@ class PublicText(Source):
         documents = [language_text for task in tasks for language_text in task.texts()]
         return documents + pair_texts(text.sources, held_out)
 
+    def unread(self, config: PrepareConfig) -> list[BitextSource]:
+        """See `Source.unread`."""
+        return in_later_folders(config, lambda config: self._text(config).sources)
+
     def from_environment(self, environment: Mapping[str, str]) -> Mapping[str, Any] | None:
         """Returns the setting of the folders of $TEXT_DIR.
 
@@ -163,14 +175,19 @@ class PublicText(Source):
         Raises:
           DataError: A folder is missing, a file is unknown or cannot be read as it is, a language
             or pair is missing, nothing is to be read, or `min_score` is set and no file has scores.
+          ValueError: `bitext_merge` is "first", and there is only one folder.
         """
         parts, folders = _parts(config), _folders(config)
+        first_only = reads_first_folder(config, OPTION, len(folders))
         files: list[FileOfDistribution] = []
-        for folder in folders:
+        ranks: dict[Path, int] = {}
+        for rank, folder in enumerate(folders):
             survey = distributions.survey(folder)
             _check(folder, survey, parts)
             _tell(folder, survey, parts)
-            files += [file for file in survey.files if file.part in parts]
+            of_parts = [file for file in survey.files if file.part in parts]
+            ranks |= dict.fromkeys((file.path for file in of_parts), rank)
+            files += of_parts
         names = ", ".join(map(str, folders))
         if not files:
             _raise_left_out(folders)
@@ -179,6 +196,8 @@ class PublicText(Source):
         text = _read_as(files, min_score)
         text = _where(text, conditions(config))
         text = _selected(text, config, names)
+        if first_only:
+            text = _of_first_folders(text, ranks)
         if min_score is not None and text.sources:
             _check_scores(text.sources, min_score, names)
         return text
@@ -536,6 +555,21 @@ def _selected(text: _Text, config: PrepareConfig, names: str) -> _Text:
         documents={tag: documents[tag] for tag in sorted(documents)},
         sources=sorted(sources),
     )
+
+
+def _of_first_folders(text: _Text, ranks: Mapping[Path, int]) -> _Text:
+    """Returns the text with the files of each pair in the first folder that has it.
+
+    Args:
+      text: The text.
+      ranks: {file: index of its folder}.
+    """
+    first: dict[str, int] = {}
+    for source in text.sources:
+        rank = ranks[source.paths[0]]
+        first[source.pair] = min(rank, first.get(source.pair, rank))
+    sources = [source for source in text.sources if ranks[source.paths[0]] == first[source.pair]]
+    return dataclasses.replace(text, sources=sources)
 
 
 def _where(text: _Text, where: str) -> _Text:

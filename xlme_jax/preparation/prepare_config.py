@@ -62,8 +62,8 @@ class PrepareConfig:
       cldr: The embedded corpus.
       cc100_dir: Folder of `<lang>.txt.xz` files.
       bitext_dir: Folder of pair files, or several, separated by commas, in order of preference.
-      bitext_merge: "all" reads a pair in all folders of `bitext_dir`, "first" in the first that has
-        it.
+      bitext_merge: "all" reads a pair in all folders of `bitext_dir` or of `text`, "first" in the
+        first that has it.
       languages: Languages to use, in any spelling; empty: all that are found.
       pairs: Language pairs to use ("en-sw"); empty: all that are found.
       pivot: Use only pairs with this language ("en": English-centric).

@@ -255,6 +255,12 @@ def check(config: PrepareConfig) -> None:
             "prepare: `deduplicate` applies only to pair files (the tasks "
             f"{', '.join(with_pairs)}); `tasks` is {', '.join(config.tasks)}. Set it to False"
         )
+    if config.bitext_merge != "all" and not any(map(_has_order, chosen(config))):
+        with_order = [source.name for source in SOURCES.values() if _has_order(source)]
+        raise ValueError(
+            "prepare: `bitext_merge` applies only to folders of pair files (the tasks "
+            f"{', '.join(with_order)}); `tasks` is {', '.join(config.tasks)}. Leave it out"
+        )
     if setting(config, "where") and not any(map(_has_where, chosen(config))):
         raise ValueError(
             "prepare: `where` has conditions on columns of tables; `tasks` is "
@@ -277,6 +283,11 @@ def _check_options(config: PrepareConfig) -> None:
             raise ValueError(
                 f"prepare: `options` has {name!r}, which is no setting; nearest: {nearest}"
             )
+
+
+def _has_order(source: Source) -> bool:
+    """Returns whether a source reads pairs in the first of several folders."""
+    return any(flag.name == "bitext_merge" for flag in source.flags)
 
 
 def _has_where(source: Source) -> bool:
