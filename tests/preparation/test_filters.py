@@ -289,7 +289,11 @@ def test_vocabularies_read_the_chosen_files_and_scores(config, raw):
         ({"bitext_dir": "mined"}, "`bitext_merge` is 'first' but bitext_dir is a single folder"),
         (
             {"tasks": ("cldr",), "deduplicate": False},
-            "`bitext_merge` applies only to folders of pair files .the tasks bitext, text.",
+            "`bitext_merge` applies only to pair files of the tasks bitext, text; `tasks` is cldr",
+        ),
+        (
+            {"tasks": ("text",), "options": (("dir", "mined,aligned"),)},
+            "`tsv_columns` applies only to pair files of the tasks bitext; `tasks` is text",
         ),
         ({"bitext_dir": "mined,nowhere"}, "nowhere .* is not a folder"),
     ],

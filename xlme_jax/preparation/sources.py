@@ -60,6 +60,8 @@ class _Table(UserDict[str, Any]):
 
 
 _TABLES = "tables (Parquet, save_to_disk, JSON Lines, CSV or TSV)"
+# {setting: its default}, which other sources than those with its flag would ignore.
+_OF_PAIR_FILES: Mapping[str, Any] = {"bitext_merge": "all", "tsv_columns": None}
 SOURCES = _Table(
     {
         "cldr": ("cldr_source.Cldr", "embedded corpus"),
@@ -255,13 +257,14 @@ def check(config: PrepareConfig) -> None:
             "prepare: `deduplicate` applies only to pair files (the tasks "
             f"{', '.join(with_pairs)}); `tasks` is {', '.join(config.tasks)}. Set it to False"
         )
-    if config.bitext_merge != "all" and not any(map(_has_order, chosen(config))):
-        with_order = [source.name for source in SOURCES.values() if _has_order(source)]
-        raise ValueError(
-            "prepare: `bitext_merge` applies only to folders of pair files (the tasks "
-            f"{', '.join(with_order)}); `tasks` is {', '.join(config.tasks)}. Leave it out"
-        )
-    if setting(config, "where") and not any(map(_has_where, chosen(config))):
+    for name, default in _OF_PAIR_FILES.items():
+        if getattr(config, name) != default and not any(_has(x, name) for x in chosen(config)):
+            readers = [source.name for source in SOURCES.values() if _has(source, name)]
+            raise ValueError(
+                f"prepare: `{name}` applies only to pair files of the tasks {', '.join(readers)}; "
+                f"`tasks` is {', '.join(config.tasks)}. Leave it out"
+            )
+    if setting(config, "where") and not any(_has(source, "where") for source in chosen(config)):
         raise ValueError(
             "prepare: `where` has conditions on columns of tables; `tasks` is "
             f"{', '.join(config.tasks)}. Leave it out"
@@ -285,13 +288,9 @@ def _check_options(config: PrepareConfig) -> None:
             )
 
 
-def _has_order(source: Source) -> bool:
-    """Returns whether a source reads pairs in the first of several folders."""
-    return any(flag.name == "bitext_merge" for flag in source.flags)
-
-
-def _has_where(source: Source) -> bool:
-    return any(flag.name == "where" for flag in source.flags)
+def _has(source: Source, flag_name: str) -> bool:
+    """Returns whether a source has a flag."""
+    return any(flag.name == flag_name for flag in source.flags)
 
 
 def _check_buckets(config: PrepareConfig) -> None:
