@@ -364,7 +364,8 @@ def sizes(table: PaperTable) -> Make:
 
     return lambda ours: sheet_of(
         "Sizes of cross-lingual models",
-        "VECO Table 8. Ours: parameters of the encoder.",
+        "VECO Table 8. Ours: parameters of the encoder, without cross-attention, which VECO's 662M "
+        "have.",
         table,
         ours,
         cells,
