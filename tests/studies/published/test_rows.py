@@ -33,7 +33,7 @@ def test_every_file_says_its_source_and_has_numbers_or_dashes():
         assert paper == NAMES[file.parent.name]
         number = re.match(r"(table|figure)_(\d+)", file.stem)
         assert where == f"Table {number[2]}" or where.startswith("Sec. ")
-        assert re.search(r"20\d\d, arXiv:\d{4}\.\d{5}$", header["paper"])
+        assert re.search(r"20\d\d, arXiv:\d{4}\.\d{5}(v\d)?$", header["paper"])
         assert set(header) <= {"source", "paper", "page", "note"}
         assert table.rows and len(set(table.columns)) == len(table.columns) >= 1
         assert len({(row.model, row.texts) for row in table.rows}) == len(table.rows)
