@@ -169,9 +169,9 @@ def test_the_command_writes_two_files_and_prints(config, raw):
     ]
     (done,) = tiny.run_each("prepare", flags)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [
-        *("task", "cc100_en", "bitext_en_sw")
-    ]
+    *table, skipped = done.stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["task", "cc100_en", "bitext_en_sw"]
+    assert skipped == "skipped in bitext_en_sw: 1 empty side"
     assert sorted(file.name for file in Path(config.output).iterdir()) == [
         *("inspect.png", "inspect.tsv")
     ]

@@ -114,8 +114,8 @@ def test_a_new_entry_has_flags_and_a_variable(raw, monkeypatch):
         )
 
     said = " ".join(command("train_vocabulary", "--help").stdout.split())
-    assert "toys" in said and "--toy_copies: Copies of each line." in said
-    assert "--toy_dir: Folder of toy files (<lang>.lines) (default: $TOY_DIR)." in said
+    assert "toys" in said and "--toy_copies=1 Copies of each line." in said
+    assert "--toy_dir=... Folder of toy files (<lang>.lines) (default: $TOY_DIR)." in said
     monkeypatch.setenv("TOY_DIR", str(raw))
     arguments = ["--tasks=toy", "--toy_copies=3", "--vocabulary=v.model", "--output=out"]
     done = command("prepare", *arguments)
