@@ -285,6 +285,23 @@ def test_log_lines_are_time_and_text_and_the_level_of_warnings():
     assert re.fullmatch(rf"{time} 2 files\n{time} Warning: late\n", process.stderr)
 
 
+_INTERRUPTED = """
+from xlme_jax.configuration import command_line
+def main():
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as interruption:
+        raise ValueError("a shard could not be read") from interruption
+command_line.run_app(main)
+"""
+
+
+def test_an_interruption_that_a_library_wraps_is_one():
+    process = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True)
+    assert process.returncode == 130
+    assert process.stderr == "Interrupted. Run the same command again.\n"
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch, capsys):
     def mistake():
         PreparedDataset.load("/no/such/folder")

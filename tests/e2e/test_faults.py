@@ -75,7 +75,7 @@ def test_run_resumes_after_a_full_disk(undisturbed, model_dir, tiny_data, start,
     folder = shutil.copytree(model_dir, disk / "run")
     free = shutil.disk_usage(disk).free
     (disk / "filler").write_bytes(bytes(free - room * 1024))
-    command = start(folder)
+    command = start(folder, drawn=True)
     assert command.end() == 1
     said = command.said()
     assert is_one_line(said), said

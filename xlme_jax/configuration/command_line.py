@@ -8,7 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -67,11 +67,10 @@ def run_app(
                 raise
             return 128 + signal.SIGPIPE
         except KeyboardInterrupt:
-            print("Interrupted. Run the same command again.", file=sys.stderr)
-            sys.stdout.flush()
-            # A normal exit would be a segmentation fault while JAX's threads still compute.
-            os._exit(128 + signal.SIGINT)
+            _end_interrupted()
         except Exception as error:
+            if _is_interruption(error):
+                _end_interrupted()
             from xlme_jax.configuration import user_errors
 
             message = user_errors.explanation(error)
@@ -82,6 +81,20 @@ def run_app(
 
     argv = gin_flags(sys.argv) if reads_gin else sys.argv
     app.run(guarded, argv=argv, flags_parser=_parse_flags)
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Returns whether an error is due to Ctrl-C, which Orbax turns into errors of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _end_interrupted() -> NoReturn:
+    print("Interrupted. Run the same command again.", file=sys.stderr)
+    sys.stdout.flush()
+    # A normal exit would be a segmentation fault while JAX's threads still compute.
+    os._exit(128 + signal.SIGINT)
 
 
 def _import(module: str) -> None:
