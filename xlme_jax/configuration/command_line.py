@@ -8,7 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -66,13 +66,14 @@ def run_app(
             if not user_errors.is_output_closed():
                 raise
             return 128 + signal.SIGPIPE
-        except KeyboardInterrupt:
-            _end_interrupted()
-        except Exception as error:
-            if _is_interruption(error):
-                _end_interrupted()
+        except (KeyboardInterrupt, Exception) as error:
             from xlme_jax.configuration import user_errors
 
+            if user_errors.is_interruption(error):
+                print("Interrupted. Run the same command again.", file=sys.stderr)
+                sys.stdout.flush()
+                # A normal exit would be a segmentation fault while JAX's threads still compute.
+                os._exit(128 + signal.SIGINT)
             message = user_errors.explanation(error)
             if os.environ.get("XLME_TRACEBACK") or not message:
                 raise
@@ -81,20 +82,6 @@ def run_app(
 
     argv = gin_flags(sys.argv) if reads_gin else sys.argv
     app.run(guarded, argv=argv, flags_parser=_parse_flags)
-
-
-def _is_interruption(error: BaseException | None) -> bool:
-    """Returns whether an error is due to Ctrl-C, which Orbax turns into errors of its own."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
-def _end_interrupted() -> NoReturn:
-    print("Interrupted. Run the same command again.", file=sys.stderr)
-    sys.stdout.flush()
-    # A normal exit would be a segmentation fault while JAX's threads still compute.
-    os._exit(128 + signal.SIGINT)
 
 
 def _import(module: str) -> None:

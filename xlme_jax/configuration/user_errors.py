@@ -10,7 +10,7 @@ from xlme_jax.storage.buckets import explain
 OUR_PACKAGES = ("xlme_jax", "tasks")
 
 
-def explanation(error: Exception) -> str:
+def explanation(error: BaseException) -> str:
     """Returns the message of a user error; "" for a bug, whose traceback is to be shown."""
     if isinstance(error, OSError):
         if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -36,6 +36,13 @@ def is_ours(error: BaseException) -> bool:
 def printable(message: str) -> str:
     """Returns a message with control characters escaped, which file names may contain."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
+
+
+def is_interruption(error: BaseException | None) -> bool:
+    """Returns whether an error is due to Ctrl-C, which Orbax turns into errors of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def is_output_closed() -> bool:
